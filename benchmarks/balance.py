@@ -9,7 +9,7 @@ import argparse
 import numpy as np
 
 from benchmarks.measure import Figure, figure, show
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.delivery.session import share_evenly
 from midepoch.stages.pack.strategies import pack
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import midepoch as me
 from benchmarks import data
 from benchmarks.measure import Figure, at_least, figure, in_turn, seconds, show
-from midepoch._common.executors import run_all
+from midepoch._common.jobs import run_all
 
 KEPT = data.FOLDER / "kept"
 CORES = len(os.sched_getaffinity(0))

@@ -15,7 +15,7 @@ import midepoch as me
 from benchmarks import data
 from benchmarks.measure import Figure, at_most, best_apart, exhaust, figure, seconds, show
 from midepoch.formats import parquet
-from midepoch.index import pruning
+from midepoch.index import filters as where
 
 GROUPS = 20
 
@@ -48,7 +48,7 @@ class Counted:
 def unpruned(source: Path, filters: pc.Expression) -> me.Dataset:
     """The same dataset without skipping any block."""
     with patch.object(
-        pruning, "blocks_that_may_match", lambda index, *_: pruning.np.ones(index.view.first_blocks[-1], bool)
+        where, "blocks_that_may_match", lambda index, *_: where.np.ones(index.view.first_blocks[-1], bool)
     ):
         return me.read(source, filters=filters, index_dir=data.INDEX)
 

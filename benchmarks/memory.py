@@ -22,7 +22,7 @@ print(seen[0], megabytes("VmHWM"))
 """
 
 POSITIONS = """
-from midepoch.order import Sequential, ShuffledRows
+from midepoch.order.orders import Sequential, ShuffledRows
 bounds = numpy.array([0, int(sys.argv[1])])
 order = ShuffledRows(Sequential(bounds, bounds), 1)
 for first in range(0, int(sys.argv[2]), 8192):

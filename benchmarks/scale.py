@@ -21,9 +21,8 @@ from benchmarks.measure import Figure, at_most, figure, fresh, seconds, show
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read
 from midepoch.formats import Scan, scan_file
-from midepoch.index.encode import index_bytes
-from midepoch.index.files import FileIndex
-from midepoch.index.index import IndexView
+from midepoch.index.build import FileIndex
+from midepoch.index.index import IndexView, index_bytes
 from midepoch.loader import Loader
 from midepoch.order.orders import Level
 from midepoch.sources.files import FileRows

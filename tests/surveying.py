@@ -45,7 +45,7 @@ def small_units():
 
 def main(action, data, folder, processes):
     """Survey or cache the files of a folder."""
-    import midepoch._common.executors as executors
+    import midepoch._common.jobs as executors
 
     executors.usable_cores = lambda: int(processes)
     small_units()

@@ -25,9 +25,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
-from midepoch._common.checks import check_integer
-from midepoch._common.once import log_once
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.digest import RowDigest
 from midepoch.checkpoint.state import State

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset

@@ -20,8 +20,8 @@ import pytest
 import jobs
 import midepoch as me
 import s3
-from midepoch._common import executors
-from midepoch._common.executors import run_all
+from midepoch._common import jobs as jobs_module
+from midepoch._common.jobs import run_all
 from midepoch.counting import survey
 from worlds import FORMATS, TEXTS, ids, write_files
 
@@ -170,7 +170,7 @@ def test_dask_returns_no_result_of_an_earlier_run(dask, tmp_path):
 def surviving(request, monkeypatch):
     """An executor that survives the death of a worker, or None for the default; and units of a few rows."""
     monkeypatch.setattr(survey, "SMALLEST_UNIT", 100)
-    monkeypatch.setattr(executors, "usable_cores", lambda: 2)
+    monkeypatch.setattr(jobs_module, "usable_cores", lambda: 2)
     return None if request.param == "default" else request.getfixturevalue(request.param)
 
 

@@ -20,10 +20,9 @@ from files import plain
 from hf import named, numbered, rows_of
 from midepoch.delivery.plan import Plan
 from midepoch.formats import FORMATS, Scan, arrow
-from midepoch.index.encode import index_bytes
-from midepoch.index.files import FileIndex
-from midepoch.index.index import IndexView
-from midepoch.index.tables import TableBlocks
+from midepoch.index.build import FileIndex
+from midepoch.index.index import IndexView, index_bytes
+from midepoch.index.tables import MadeBlocks
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import Listing
@@ -229,7 +228,9 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     block, stamps = table(0, 2).to_batches()[0], (FileStamp(900, 1),) * count
     scans = [Scan("arrow", block.schema, [(0, 900, 2)])] * count
     monkeypatch.setattr(FileIndex, "check", lambda *_: None)
-    monkeypatch.setattr(FileIndex, "open", lambda _self, _file, columns: TableBlocks([block], columns))
+    monkeypatch.setattr(
+        FileIndex, "open", lambda _self, _file, wanted: MadeBlocks(lambda _: block.select(wanted.names))
+    )
     index = FileIndex(IndexView("/data", index_bytes(Listing("", "/data", names, stamps), scans)))
     pipeline = Pipeline(source=FileRows(index=index))
     many = few.with_plan(Plan(pipeline=pipeline)).shuffle(seed=9, level="file").map(plus_one).shard(8, 3)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch._common import trust
+from midepoch._common import files as common_files
 from worlds import ids
 
 pytest.importorskip("pyiceberg")
@@ -67,15 +67,15 @@ def opened(config, table, **options):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can be several users")
 @pytest.mark.parametrize("open_table", [opened, create], ids=["dataset", "loader"])
 def test_the_index_of_another_user_is_used_if_that_user_is_trusted(config, open_table, tmp_path, monkeypatch):
-    monkeypatch.setattr(trust, "_shared", set())
+    monkeypatch.setattr(common_files, "_shared", set())
     options = {"index_dir": tmp_path / "kept", "cache_dir": tmp_path / "blocks"}
     open_table(config, table="db.events", **options)
     (index,) = (tmp_path / "kept").glob("*.index")
     os.chown(index, 12345, 12345)
     open_table(config, table="db.events", **options, trust_shared=True)
     assert index.stat().st_uid == 12345
-    assert trust.is_shared(tmp_path / "blocks" / "a")
-    trust._shared.clear()
+    assert common_files.is_shared(tmp_path / "blocks" / "a")
+    common_files._shared.clear()
     open_table(config, table="db.events", **options)
     assert index.stat().st_uid == 0
 

@@ -16,7 +16,7 @@ import torch
 
 import midepoch as me
 from files import plain
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from worlds import ids, is_kept, is_late, spread, write_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -237,7 +237,7 @@ def test_B1_show_progress_writes_to_a_terminal_and_changes_nothing(folder, monke
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    monkeypatch.setattr("midepoch._common.progress_bar.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("midepoch._common.jobs.QUIET_SECONDS", 0.0)
     loader, dataset = create(folder, show_progress=True)
     batches = iter(loader)
     assert ids(islice(batches, 3)) == list(range(24))

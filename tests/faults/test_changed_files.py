@@ -348,7 +348,7 @@ def assert_one_version(versions, monkeypatch):
     """
     path, content = versions("arrow")
     kept, status = path.read_bytes(), path.stat()
-    check_unchanged = me.index.files.check_unchanged
+    check_unchanged = me.index.build.check_unchanged
     checks = rewritten_after = 0
 
     def check_then_rewrite(*arguments):
@@ -361,7 +361,7 @@ def assert_one_version(versions, monkeypatch):
     def assert_it(open_dataset):
         nonlocal checks, rewritten_after
         expected = [numbers_in(item) for item in open_dataset(path)]
-        monkeypatch.setattr("midepoch.index.files.check_unchanged", check_then_rewrite)
+        monkeypatch.setattr("midepoch.index.build.check_unchanged", check_then_rewrite)
         failed = True
         while failed:
             rewritten_after, checks, failed, got = rewritten_after + 1, 0, False, []

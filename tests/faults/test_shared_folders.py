@@ -15,10 +15,10 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from forking import in_a_forked_process
-from midepoch._common import trust
+from midepoch._common import files as common_files
 from midepoch.counting.survey_file import UnitRows
 from midepoch.formats import Scan
-from midepoch.index.encode import index_bytes
+from midepoch.index.index import index_bytes
 from midepoch.index.saved import SavedIndexes
 from midepoch.storage.block_cache import SUFFIX, BlockCache
 from objects import find
@@ -77,7 +77,7 @@ def test_two_users_who_trust_each_other_share_a_cache(shared, monkeypatch):
 @pytest.fixture
 def _forgetful(monkeypatch):
     """Folders that this test trusts are forgotten after it."""
-    monkeypatch.setattr(trust, "_shared", set())
+    monkeypatch.setattr(common_files, "_shared", set())
 
 
 def opened(data, shared, **options):
@@ -108,13 +108,13 @@ def test_a_process_that_gets_a_dataset_trusts_the_folders_that_it_was_opened_wit
     )
     for path in tmp_path.glob("*/*.index"):
         os.chown(path, ONE, ONE)
-    trust._shared.clear()
+    common_files._shared.clear()
     assert values(pickle.loads(trusting)) == list(range(12))
     distrusted = pickle.loads(careful)
     with pytest.raises(me.DataChangedError, match="it belongs to another user, number 12345"):
         values(distrusted)
-    assert trust.is_shared(tmp_path / "shared" / "a.block")
-    assert not trust.is_shared(tmp_path / "own" / "a.block")
+    assert common_files.is_shared(tmp_path / "shared" / "a.block")
+    assert not common_files.is_shared(tmp_path / "own" / "a.block")
 
 
 def read(data, **options):
@@ -160,8 +160,8 @@ def test_every_way_to_open_files_can_trust_other_users(tmp_path, monkeypatch, do
         os.chown(path, ONE, ONE)
     door(tmp_path / "data", **options, trust_shared=True)
     assert [path.stat().st_uid for path in shared] == [ONE] * len(shared), "they are used"
-    assert [trust.is_shared(folder / "a") for folder in options.values()] == [True] * len(options)
-    trust._shared.clear()
+    assert [common_files.is_shared(folder / "a") for folder in options.values()] == [True] * len(options)
+    common_files._shared.clear()
     door(tmp_path / "data", **options)
     assert [path.stat().st_uid for path in shared] == [0] * len(shared), "they are made again"
     with pytest.raises(TypeError, match="trust_shared must be True or False, got 'no'"):
@@ -200,9 +200,9 @@ def test_the_survey_of_another_user_is_used_if_that_user_is_trusted(tmp_path, ev
     fresh = evens.survey(folder=tmp_path / "kept", trust_shared=True)
     assert fresh.plan.pipeline.survey.kept(np.arange(4)).tolist() == [False, True, False, True], "it is believed"
     sent = pickle.dumps(fresh)
-    trust._shared.clear()
+    common_files._shared.clear()
     assert len(pickle.loads(sent)) == 6, "who gets it trusts the folder too"
-    trust._shared.clear()
+    common_files._shared.clear()
     own = evens.survey(folder=tmp_path / "kept")
     assert own.plan.pipeline.survey.kept(np.arange(4)).tolist() == [True, False, True, False]
     assert values(own) == [0, 2, 4, 6, 8, 10]

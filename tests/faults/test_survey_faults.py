@@ -44,7 +44,7 @@ def calls(tmp_path, monkeypatch):
 def _small_units(monkeypatch):
     monkeypatch.setattr(module, "SMALLEST_UNIT", 100)
     monkeypatch.setattr(module, "COLUMN_BYTES", 100)
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
 
 
 def run(action, data, folder, *, processes=1, wait=True, **environment):

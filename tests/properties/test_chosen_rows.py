@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import ROWS, add_one, is_kept, is_odd, same_columns
 from midepoch.counting.survey_file import Survey
-from midepoch.order import surveyed as surveyed_order
+from midepoch.order import selection
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import write_files
 
@@ -169,7 +169,7 @@ def late_cells(self, numbers, true=Survey._kept_at):
     return true(self, (numbers + (numbers % 8 == 7)) % max(1, self.kept_rows))
 
 
-def early_pieces(self, positions, true=surveyed_order.KeptRows.rows):
+def early_pieces(self, positions, true=selection.KeptRows.rows):
     """The last row of a piece is taken from the next one."""
     is_last = (positions + 1 == self._starts[1:, None]).any(axis=0) & (positions + 1 < self.size)
     return true(self, positions + is_last)
@@ -179,7 +179,7 @@ def early_pieces(self, positions, true=surveyed_order.KeptRows.rows):
     ("owner", "name", "planted"),
     [
         (Survey, "_kept_at", late_cells),
-        (surveyed_order.KeptRows, "rows", early_pieces),
+        (selection.KeptRows, "rows", early_pieces),
     ],
 )
 def test_a_planted_bug_at_a_border_is_found(files, monkeypatch, owner, name, planted):

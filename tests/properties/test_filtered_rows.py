@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.formats.base import Range
-from midepoch.index import pruning
+from midepoch.index import filters
 from midepoch.testing import assert_elastic, assert_resumes, same
 
 field = pc.field
@@ -182,11 +182,11 @@ def nulls_forgotten(name, found):
 
 
 def nan_forgotten(expression, schema, columns, blocks):
-    facts = [pruning._all([of, *(pruning._of_range(*one) for one in block.items())]) for _, of, block in blocks]
-    return pruning._may_match(expression, schema, facts)
+    facts = [filters._all([of, *(filters._of_range(*one) for one in block.items())]) for _, of, block in blocks]
+    return filters._may_match(expression, schema, facts)
 
 
-def one_too_many(expression, schema, facts, true=pruning._may_match):
+def one_too_many(expression, schema, facts, true=filters._may_match):
     found = true(expression, schema, facts)
     if found.any():
         found[np.flatnonzero(found)[-1]] = False
@@ -209,8 +209,8 @@ def test_a_planted_mistake_is_found(tmp_path, monkeypatch, name, planted):
             assert_rows(opened(folder, expression), table.filter(expression))
 
     prove()
-    monkeypatch.setattr(pruning, name, planted)
-    monkeypatch.setattr(pruning, "_load", lambda path, blocks: None)
+    monkeypatch.setattr(filters, name, planted)
+    monkeypatch.setattr(filters, "_load", lambda path, blocks: None)
     with pytest.raises(AssertionError):
         prove()
 
@@ -218,6 +218,6 @@ def test_a_planted_mistake_is_found(tmp_path, monkeypatch, name, planted):
 def test_a_bound_that_is_no_value_of_the_column_rules_out_only_what_lies_beyond():
     """Writers may cut long strings: a prefix for the minimum, something larger for the maximum."""
     schema = pa.schema([("s", pa.string())])
-    fact = pruning._of_range("s", Range(pa.scalar("ab"), pa.scalar("ac"), 0, 10))
+    fact = filters._of_range("s", Range(pa.scalar("ab"), pa.scalar("ac"), 0, 10))
     for expression, may in ((field("s") == "abzzz", True), (field("s") > "ac", False), (field("s") < "ab", False)):
-        assert pruning._may_match(expression, schema, [fact]).tolist() == [may]
+        assert filters._may_match(expression, schema, [fact]).tolist() == [may]

@@ -72,7 +72,7 @@ def test_a_survey_says_what_a_plain_pass_finds(tmp_path_factory, kind, files, na
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMALLEST_UNIT", unit)
         patch.setattr(module, "COLUMN_BYTES", unit)
-        patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+        patch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
         dataset = me.read(folder, filters=where)
         for name in names:
             dataset = ROW_STAGES[name](dataset)
@@ -110,7 +110,7 @@ def test_cached_rows_are_those_of_a_plain_pass(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SMALLEST_UNIT", unit)
         patch.setattr("midepoch.pipeline.cache.BATCH_ROWS", batch_rows)
-        patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+        patch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
         dataset = me.read(folder, filters=where)
         if steps and where is None:
             dataset = dataset.skip(2).train_test_split(0.3, seed=1).train

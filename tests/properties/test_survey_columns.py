@@ -146,7 +146,7 @@ def test_a_surveyed_pack_has_the_tokens_of_its_column(tmp_path_factory, data):
         unit = draw(st.sampled_from([1, 300, 1 << 20]))
         patch.setattr(survey, "SMALLEST_UNIT", unit)
         patch.setattr(survey, "COLUMN_BYTES", unit)
-        patch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+        patch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
         stream = model.dataset.pack(8, column=column, strategy="concat").survey()
         packs = model.dataset.pack(16, column=column, overlong="alone").survey()
     tokens = [token for document in expected for token in document]

@@ -9,7 +9,7 @@ import torch
 
 import midepoch as me
 from files import write
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.testing import same
 
 COLUMNS = {

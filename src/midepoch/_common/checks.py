@@ -1,8 +1,12 @@
-"""Checks of the arguments that users pass."""
+"""Checks of the arguments that users pass, words for messages, messages that are logged once, and a cached property."""
 
 import copy
+import logging
 import re
-from typing import Any
+import reprlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Generic, Self, TypeVar, overload
 
 UNITS = {"": 1, "b": 1} | {
     f"{letter}{ending}": base**power
@@ -63,3 +67,64 @@ def seed_of(generator: Any, seed: int | None) -> int:
     raise TypeError(
         f"generator is a {type(generator).__name__}; it must be a numpy.random.Generator or a torch.Generator."
     )
+
+
+def count(noun: str, number: int, plural: str | None = None) -> str:
+    """The number and its noun, as in "1 file" and "1,234 files"; ``plural`` is for nouns that do not just add an s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def size_in_words(nbytes: int) -> str:
+    """A number of bytes in the largest unit of which there is one, as in "512 MiB" and "1.5 GiB"."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    power = min(len(units) - 1, max(0, nbytes.bit_length() - 1) // 10)
+    return f"{nbytes / 1024**power:.1f}".removesuffix(".0") + f" {units[power]}"
+
+
+log = logging.getLogger("midepoch")
+
+
+@cache
+def log_once(message: str, level: int = logging.WARNING) -> None:
+    """Log a message the first time this process has it."""
+    log.log(level, message)
+
+
+T = TypeVar("T")
+
+
+class cached_property(Generic[T]):  # noqa: N801
+    """Computes an attribute on its first use and keeps it in the object, like that of ``functools``.
+
+    In Python 3.11 ``functools.cached_property`` holds a lock while it computes: one per attribute, for all objects. A
+    process that is forked at that moment inherits the lock, and waits for it forever. Here two threads may compute the
+    same value at once; both get the one that was there first.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+        self._name = function.__name__
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Self | T:
+        if instance is None:
+            return self
+        return instance.__dict__.setdefault(self._name, self._function(instance))  # type: ignore[no-any-return]
+
+
+def shortened(value: Any, most: int = 80) -> str:
+    """The value for an error message, at most ``most`` characters, however large or deeply nested it is."""
+    try:
+        text = _short.repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxother, _short.maxstring, _short.maxlong = 6, 300, 300, 80
+_short.maxdict = _short.maxlist = _short.maxtuple = 20

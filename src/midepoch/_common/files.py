@@ -1,4 +1,9 @@
-"""Small files that several processes share: written atomically, locked while they are built, checked when read."""
+"""Small files that several processes share: written atomically, locked while they are built, checked when read.
+
+Indexes and cached blocks say which rows are delivered. In folders that other users can write to, a file of another user
+could say anything, so it is used only in folders for which the user has said ``trust_shared=True``, or with
+``MIDEPOCH_TRUST_SHARED=1`` in the environment. Files of the superuser are always used.
+"""
 
 import contextlib
 import errno
@@ -9,10 +14,13 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from midepoch._common.trust import is_shared
+import pyarrow as pa
+
+from midepoch._common.world import trusts_shared_folders
 
 Bytes = bytes | memoryview
 """Arrow's buffers too."""
@@ -21,24 +29,10 @@ TRAILER = struct.Struct("<QI4s")
 POLL_SECONDS = 0.005
 
 
-def write_atomically(path: Path, content: Bytes) -> None:
+def write_privately(path: Path, content: Bytes, mode: int = 0o600) -> None:
     """Write a file under another name and rename it, so that readers see the old file or the new one, never half.
 
-    If that fails, no temporary file is left.
-    """
-    temporary = temporary_name(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        remove(temporary)
-        raise
-
-
-def write_privately(path: Path, content: Bytes, mode: int = 0o600) -> None:
-    """``write_atomically`` of a file for this user alone, in a folder of the same kind if it has to be made.
-
+    It is for this user alone, and so is its folder if that has to be made. If this fails, no temporary file is left.
     Users who trust each other have the permissions that they are used to. ``mode`` is for files that others may read.
     """
     temporary = temporary_name(path)
@@ -97,11 +91,12 @@ def write_error(error: OSError, folder: Path, what: str) -> OSError:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Let one process work while others that want the same lock wait.
+def exclusive_lock(path: Path, deadline: float | None = None) -> Iterator[None]:
+    """Let one process work while others that want the same lock wait, until ``deadline`` at most.
 
     The system releases the lock of a killed process. Where the file system has no locks, nobody waits: the work may be
-    done several times, so its result has to be written atomically.
+    done several times, so its result has to be written atomically. A ``deadline``, a time of ``time.monotonic``, is for
+    such work too, so that nobody waits forever for a process that hangs.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, ImportError):
@@ -110,24 +105,9 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             make_private_folder(path.parent)
             lock = _open_lock(path)
             stack.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def patient_lock(path: Path, deadline: float) -> Iterator[None]:
-    """The same lock, but nobody waits for it longer than until ``deadline``, a time of ``time.monotonic``.
-
-    For work that may be done twice, so that nobody waits forever for a process that hangs.
-    """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError, ImportError):
-            import fcntl
-
-            make_private_folder(path.parent)
-            lock = _open_lock(path)
-            stack.callback(os.close, lock)
-            while not _is_locked(lock) and time.monotonic() < deadline:
+            if deadline is None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            while deadline is not None and not _is_locked(lock) and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
             stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
         yield
@@ -185,3 +165,77 @@ def unframed(content: Bytes, magic: bytes, key: str = "") -> tuple[memoryview, i
     if size != body.nbytes or _checksum(body, key) != checksum:
         raise ValueError("it has a wrong checksum")
     return body, checksum
+
+
+FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+OPEN_FILES = "/proc/self/fd"
+HOW = "pass trust_shared=True where it is opened, or set MIDEPOCH_TRUST_SHARED=1"
+
+_shared = set[Path]()
+
+
+def trust_folder(folder: Path) -> None:
+    """Trust all users who can write to a folder, in this process: use their files in it, and let them use ours."""
+    _shared.add(folder)
+
+
+def check_trust(trust_shared: bool) -> bool:
+    """The argument of this name, if it is True or False. A text such as "no" would be true, and trust all users."""
+    if not isinstance(trust_shared, bool):
+        raise TypeError(f"trust_shared must be True or False, got {trust_shared!r}.")
+    return trust_shared
+
+
+def is_shared(path: Path) -> bool:
+    """Whether all users are trusted who can write to the folder of this file, or to this folder."""
+    return trusts_shared_folders() or (bool(_shared) and not _shared.isdisjoint([path, *path.parents]))
+
+
+class UntrustedFileError(OSError):
+    """A file is not used, because another user has written it or could."""
+
+
+def read_trusted(path: Path) -> bytes:
+    """All bytes of a file; ``UntrustedFileError`` if another user may have written them."""
+    with _opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
+        return file.read()
+
+
+def check_trusted(path: Path) -> None:
+    """Raise ``UntrustedFileError`` if another user may have written a file."""
+    with _opened(path):
+        pass
+
+
+def map_trusted(path: Path) -> pa.Buffer:
+    """The bytes of a file, mapped; ``UntrustedFileError`` if another user may have written them."""
+    with _opened(path) as descriptor:
+        # The file that was checked, not one that has taken its name meanwhile.
+        name = f"{OPEN_FILES}/{descriptor}" if os.path.isdir(OPEN_FILES) else str(path)
+        with pa.memory_map(name) as file:
+            return file.read_buffer()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    # A link is not followed, and a pipe does not block.
+    descriptor = os.open(path, FLAGS)
+    try:
+        _check(os.fstat(descriptor), path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise UntrustedFileError(f"{path.name} is no regular file")
+    if not hasattr(os, "geteuid") or is_shared(path):
+        return
+    if found.st_uid not in (os.geteuid(), 0):
+        raise UntrustedFileError(
+            f"it belongs to another user, number {found.st_uid}. If you trust all users who can write to this folder, "
+            f"{HOW}"
+        )
+    if found.st_mode & stat.S_IWOTH:
+        raise UntrustedFileError(f"every user can write to it. If you trust them, {HOW}; else take the permission away")

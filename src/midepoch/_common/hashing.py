@@ -1,11 +1,15 @@
-"""Keys, hashes and digests: the same on every machine and NumPy release."""
+"""Keys, hashes and digests, the same on every machine and NumPy release; and the types of arrays that have them."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
 
 import numpy as np
+import numpy.typing as npt
 
-from midepoch._common.types import I64, U64
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
 
 
 def digest(*chunks: bytes, size: int = 8) -> bytes:
@@ -29,17 +33,14 @@ def keys_of(numbers: Iterable[int]) -> U64:
 
 def mix64(values: U64) -> U64:
     """SplitMix64's finaliser: a bijection of 64-bit words in which every output bit depends on every input bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    mixed = values ^ (values >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
 
 
 def hash_keys(keys: I64) -> U64:
     """An unrelated 64-bit word for each key, none of them 0 by rule."""
-    hashes = keys.astype(np.uint64)
-    hashes += np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        hashes ^= hashes >> np.uint64(shift)
-        hashes *= np.uint64(factor)
-    hashes ^= hashes >> np.uint64(31)
-    return hashes
+    return mix64(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))

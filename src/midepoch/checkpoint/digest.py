@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from midepoch._common.text import shortened
+from midepoch._common.checks import shortened
 
 LaneSums = tuple[int, ...]
 """For each lane, the sum of the hashes of what it has delivered, modulo 2**64."""

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from midepoch._common.checks import count, shortened
 from midepoch._common.hashing import digest
-from midepoch._common.text import count, shortened
 
 FileFacts = tuple[str, int, int]
 """A file's name below the dataset's root, its bytes, its rows."""

@@ -7,7 +7,7 @@ which ranks had finished an epoch when states are merged.
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from midepoch._common.text import shortened
+from midepoch._common.checks import shortened
 
 MOST_SESSIONS = 64
 """How many sessions a state remembers. Only those that differ from the one before are listed."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 
 Cursor = tuple[int, ...]
 """The rows of the lane that are consumed, then, for each stage whose groups may have several outputs, how many outputs

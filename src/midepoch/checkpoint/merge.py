@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from midepoch._common.text import count, shortened
+from midepoch._common.checks import count, shortened
 from midepoch.checkpoint.digest import merge_digests
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.history import sessions_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, Literal, Self
 
+from midepoch._common.checks import count, shortened
 from midepoch._common.hashing import digest
-from midepoch._common.text import count, shortened
 from midepoch.checkpoint.digest import RowDigest
 from midepoch.checkpoint.history import History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition

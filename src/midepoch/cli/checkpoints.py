@@ -23,7 +23,7 @@ from midepoch.delivery.passes import Pass
 from midepoch.delivery.position import Position
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.order.orders import OrderStep, Shuffle, Slice
-from midepoch.order.split import TrainTestSplit
+from midepoch.order.selection import TrainTestSplit
 from midepoch.pipeline.adopt import adopt
 from midepoch.pipeline.draws import split_positions
 from midepoch.stages.batch import Batch

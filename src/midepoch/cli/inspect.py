@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import State

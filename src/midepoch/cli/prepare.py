@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from midepoch._common.text import count, size_in_words
+from midepoch._common.checks import count, size_in_words
 from midepoch.cli.main import Answer, table
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.cli.main import Answer
 from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import Dataset

@@ -20,12 +20,16 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import Version
-from midepoch._common.executors import check_started, run_all
-from midepoch._common.files import exclusive_lock, remove_folder, temporary_name, write_error, write_privately
-from midepoch._common.hashing import digest
-from midepoch._common.progress_bar import ProgressBar
-from midepoch._common.trust import read_trusted
-from midepoch._common.types import I64
+from midepoch._common.files import (
+    exclusive_lock,
+    read_trusted,
+    remove_folder,
+    temporary_name,
+    write_error,
+    write_privately,
+)
+from midepoch._common.hashing import I64, digest
+from midepoch._common.jobs import ProgressBar, check_started, run_all
 from midepoch._common.world import torch_worker, usable_cores
 from midepoch.counting.survey_file import MAX_LENGTH, Mask, Survey, UnitRows, write_survey
 from midepoch.errors import MidepochError

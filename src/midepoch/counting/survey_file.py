@@ -16,20 +16,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from midepoch._common.checks import cached_property, count
 from midepoch._common.files import (
     framed,
+    is_shared,
     make_private_folder,
+    map_trusted,
     open_privately,
+    read_trusted,
     remove_folder,
     temporary_name,
+    trust_folder,
     unframed,
     write_privately,
 )
-from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
-from midepoch._common.text import count
-from midepoch._common.trust import is_shared, map_trusted, read_trusted, trust_folder
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64, digest
 from midepoch.errors import DataChangedError, NoDataError
 
 Mask = npt.NDArray[np.bool_]

@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.executors import run_all
 from midepoch._common.files import remove
-from midepoch._common.progress_bar import ProgressBar
+from midepoch._common.jobs import ProgressBar, run_all
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.sources.source import EpochCut
 from midepoch.stages.pack.windows import PlannedWindows

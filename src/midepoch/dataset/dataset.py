@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from midepoch._common.checks import check_integer, checked_version
-from midepoch._common.mesh import Mesh, mesh_shard
-from midepoch._common.trust import check_trust
-from midepoch._common.world import launched_rank, unfinished_launch
+from midepoch._common.files import check_trust
+from midepoch._common.world import Mesh, launched_rank, mesh_shard, unfinished_launch
 from midepoch.dataset.map_view import MapView
 from midepoch.dataset.ordered import OrderedDataset
 from midepoch.dataset.planned import Item

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.delivery.plan import Plan
-from midepoch.index.numbers import NumberIndex
+from midepoch.index.tables import NumberIndex
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut

@@ -8,9 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import digest
-from midepoch._common.text import count
 from midepoch.dataset.dataset import Dataset
 from midepoch.dataset.planned import Item
 from midepoch.pipeline.draws import Stop

@@ -9,16 +9,12 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, parse_size, seed_of
-from midepoch._common.once import log_once
-from midepoch._common.text import count
+from midepoch._common.checks import Size, check_integer, count, log_once, parse_size, seed_of
 from midepoch.dataset.planned import Item
 from midepoch.dataset.transforms import TransformedDataset
-from midepoch.order.bounds import Bound, slice_bounds
 from midepoch.order.orders import Level, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
-from midepoch.order.selection import Selection
-from midepoch.order.split import Half, TrainTestSplit
+from midepoch.order.selection import Bound, Half, Selection, TrainTestSplit, slice_bounds
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.adopt import without
 

@@ -19,8 +19,7 @@ from midepoch.delivery.position import Position, SharedWithWorkers
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.trace import predicted_digest
 from midepoch.order.orders import OrderStep, Slice
-from midepoch.order.selection import Selection
-from midepoch.order.split import TrainTestSplit
+from midepoch.order.selection import Selection, TrainTestSplit
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.surveyed import choose_kept_rows, remedy
 from midepoch.sources.files import FileRows

@@ -10,18 +10,17 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, parse_size
-from midepoch._common.once import log_once
+from midepoch._common.checks import Size, check_integer, log_once, parse_size
 from midepoch.dataset.dataset import Dataset
 from midepoch.dataset.signatures import Row
 from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
 from midepoch.index.build import open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
-from midepoch.index.numbers import NumberIndex
 from midepoch.index.saved import trusted_index_folder
+from midepoch.index.schemas import UnionIndex
+from midepoch.index.tables import NumberIndex
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
-from midepoch.index.union import UnionIndex
 from midepoch.sources.files import FileRows
 from midepoch.stages.functions import Map
 from midepoch.storage.block_cache import CACHE, Fetch
@@ -149,7 +148,7 @@ def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch:
     rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
     _ = rows.schema  # raises now, not at the first row, if the files disagree
     if filters is not None:
-        from midepoch.index.pruning import Where  # loads parts of Arrow that only filters need
+        from midepoch.index.filters import Where  # loads parts of Arrow that only filters need
 
         rows = replace(rows, where=Where.of(index, filters))
     return Dataset.from_source(rows)

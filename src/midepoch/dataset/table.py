@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count
 from midepoch.dataset.planned import HubDescription, Item, PlannedDataset
 from midepoch.errors import MissingExtraError, SchemaMismatchError
 from midepoch.pipeline.mixture import Mixture

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from midepoch._common.types import U64
+from midepoch._common.hashing import U64
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.digest import LaneSums, RowDigest
 from midepoch.checkpoint.lanes import Cursor

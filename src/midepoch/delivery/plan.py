@@ -5,9 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
-from midepoch._common.checks import check_integer
-from midepoch._common.once import log_once
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
 from midepoch.checkpoint.history import SessionRecord, remember

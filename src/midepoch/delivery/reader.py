@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.once import log_once
-from midepoch._common.text import count
-from midepoch._common.thread_clock import FUNCTIONS
-from midepoch._common.types import I64, U64
+from midepoch._common.checks import count, log_once
+from midepoch._common.hashing import I64, U64
+from midepoch._common.jobs import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.rounds import NO_END, Run

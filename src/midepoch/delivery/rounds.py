@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 
 NO_END = 1 << 62
 """The number of an item that no reader reaches."""

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor, LaneDelivery, LanePosition, join
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.rounds import NO_END, Rounds, Run

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import check_integer, count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.digest import WHY_UNKNOWN, RowDigest, added
 from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import State

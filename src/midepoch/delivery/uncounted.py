@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.digest import LaneSums
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State

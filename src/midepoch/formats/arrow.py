@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, read_as
 from midepoch.storage.local import PROCESS_MAPS, check_offsets

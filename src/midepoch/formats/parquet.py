@@ -8,7 +8,7 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import (
     MAX_RECORD_BYTES,

@@ -1,32 +1,36 @@
-"""Opening the index of a source: load the saved one, or scan the files and save it."""
+"""Opening the index of files, on this machine or in a store: load the saved one, or scan the files and save it."""
 
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.progress_bar import ProgressBar
-from midepoch._common.text import count
+import pyarrow as pa
+
+from midepoch._common.checks import count
+from midepoch._common.jobs import ProgressBar, check_executor, check_started, run_all
 from midepoch.errors import DataChangedError, MidepochError, NoDataError
-from midepoch.formats import FORMATS, MAX_RECORD_BYTES, Scan, file_suffixes, scan_file
-from midepoch.index.encode import index_bytes, scans_of
-from midepoch.index.files import FileIndex
-from midepoch.index.index import IndexView
-from midepoch.index.saved import SavedIndexes, index_folder
+from midepoch.formats import FORMATS, MAX_RECORD_BYTES, Block, BlockReader, Scan, file_suffixes, scan_file
+from midepoch.formats.base import SpannedReader
+from midepoch.index.index import Index, IndexView, index_bytes
+from midepoch.index.saved import SavedIndexes, forget, index_folder
+from midepoch.index.schemas import schema_of
 from midepoch.storage.listing import Listing, PathSpec, find
-from midepoch.storage.local import FileStamp, stamp_of
+from midepoch.storage.local import FileStamp, KeptMaps, check_unchanged, stamp_of
 from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
 
 log = logging.getLogger("midepoch")
+
+T = TypeVar("T")
 
 SCAN_THREADS = 16
 REMOTE_SCANS = 32  # most of their time is spent waiting
@@ -60,7 +64,7 @@ def open_index(
     storage_options: Mapping[str, Any] | None = None,
     executor: Executor | None = None,
     max_record_bytes: int = MAX_RECORD_BYTES,
-) -> FileIndex:
+) -> "FileIndex":
     """The index of a source. Only files that changed since the last index was saved are scanned; ``rescan`` scans all.
 
     Files are scanned by ``threads`` of this process, or by the workers of an ``executor``. Of many processes that open
@@ -81,7 +85,7 @@ def open_index(
             view = None if rescan else saved.load(warn=True)
             if view is None:
                 known = None if rescan else saved.load_newest()
-                scans = _scan_all(listing, options, scans_of(known) if known else {}, threads, executor)
+                scans = _scan_all(listing, options, known.scans if known else {}, threads, executor)
                 view = saved.save(index_bytes(listing, scans))
     _warn_of_compressed(view)
     return FileIndex(view, listing.store)
@@ -162,60 +166,46 @@ def _scan_while_busy(
 def _scan_on(
     executor: Executor, listing: Listing, options: ScanOptions, files: Sequence[int], tick: Callable[[], None]
 ) -> Generator[tuple[int, Scan], None, None]:
-    size = min(REMOTE_SCANS, max(1, len(files) // JOBS))
-    groups = [FileGroup.of(listing, options, files[first : first + size]) for first in range(0, len(files), size)]
-    for group, scans in run_all(FileGroup.scan, groups, executor, tick):
-        yield from zip(group.numbers, scans, strict=True)
+    size, folder = min(REMOTE_SCANS, max(1, len(files) // JOBS)), folder_prefix(listing.root)
+    listed = [ListedFile(number, folder + listing.names[number], listing.stamps[number].size) for number in files]
+    groups = [listed[first : first + size] for first in range(0, len(listed), size)]
+    scan = partial(_scan_group, options, listing.store, socket.gethostname())
+    for group, scans in run_all(scan, groups, executor, tick):
+        yield from zip((file.number for file in group), scans, strict=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileGroup:
-    """Files that a worker of an executor scans in one job. The options of their store are in its pickle only."""
+class ListedFile(NamedTuple):
+    """A file for a worker of an executor."""
 
-    numbers: Sequence[int]
-    paths: Sequence[str]
-    sizes: Sequence[int]
-    options: ScanOptions
-    store: Store | None
-    host: str
-    """The machine on which the files were listed."""
+    number: int
+    path: str
+    size: int
 
-    @classmethod
-    def of(cls, listing: Listing, options: ScanOptions, numbers: Sequence[int]) -> "FileGroup":
-        """The listed files of these numbers."""
-        return cls(
-            numbers=numbers,
-            paths=[folder_prefix(listing.root) + listing.names[number] for number in numbers],
-            sizes=[listing.stamps[number].size for number in numbers],
-            options=options,
-            store=listing.store,
-            host=socket.gethostname(),
-        )
 
-    def scan(self) -> list[Scan]:
-        """Scan the files where this is called."""
-        if self.store is None:
-            return list(map(self._scan_file, self.paths, self.sizes))
-        objects = [StoredFile(self.store, path, size=size) for path, size in zip(self.paths, self.sizes, strict=True)]
+def _scan_group(options: ScanOptions, store: Store | None, host: str, files: Sequence[ListedFile]) -> list[Scan]:
+    """Scan files where this is called. ``host`` is the machine on which they were listed."""
+    if store is not None:
+        objects = [StoredFile(store, file.path, size=file.size) for file in files]
         with ThreadPoolExecutor(REMOTE_SCANS) as pool:
-            return list(pool.map(_scan_one, objects, repeat(self.options)))
+            return list(pool.map(_scan_one, objects, repeat(options)))
+    try:
+        return [_scan_listed(file, options) for file in files]
+    except MidepochError as error:
+        if socket.gethostname() != host:
+            error.add_note(
+                f"midepoch: this is so on {socket.gethostname()}, a machine of the executor; the files were listed on "
+                f"{host}. All machines need the same files at the same paths: use a shared folder or an object store."
+            )
+        raise
 
-    def _scan_file(self, path: str, size: int) -> Scan:
-        try:
-            present = stamp_of(path).size
-            if present != size:
-                raise DataChangedError(
-                    f"{path} has {present:,} bytes, but had {size:,} when it was listed. Open the dataset again."
-                )
-            return _scan_one(path, self.options)
-        except MidepochError as error:
-            host = socket.gethostname()
-            if host != self.host:
-                error.add_note(
-                    f"midepoch: this is so on {host}, a machine of the executor; the files were listed on {self.host}. "
-                    "All machines need the same files at the same paths: use a shared folder or an object store."
-                )
-            raise
+
+def _scan_listed(file: ListedFile, options: ScanOptions) -> Scan:
+    present = stamp_of(file.path).size
+    if present != file.size:
+        raise DataChangedError(
+            f"{file.path} has {present:,} bytes, but had {file.size:,} when it was listed. Open the dataset again."
+        )
+    return _scan_one(file.path, options)
 
 
 def _scan_one(path: Location, options: ScanOptions) -> Scan:
@@ -228,3 +218,76 @@ def _scan_one(path: Location, options: ScanOptions) -> Scan:
         raise
     except OSError as error:
         raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+class FileIndex(Index):
+    """The blocks of files, all of which are on this machine or in one ``store``."""
+
+    def __init__(self, view: IndexView, store: Store | None = None) -> None:
+        self.view, self.store = view, store
+        self._maps = KeptMaps()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileIndex, (self.view, self.store)
+
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        return schema_of(self.view, columns)
+
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+        open_blocks, location = FORMATS[self.view.formats[file]].open_blocks, location_of(self, file)
+        opened = partial(open_blocks, location, self.view.schemas[file], wanted)
+        if isinstance(location, StoredFile):
+            return StoredBlocks(location, opened, partial(forget, self.view.saved_at))
+        reader = opened()
+        if is_mapped(self, file):
+            self._maps.keep(location, self.view.stamps[file].size)
+        return reader
+
+    def check(self, file: int) -> None:
+        if self.store is None:
+            check_unchanged(self.view.path(file), self.view.stamps[file])
+
+
+def location_of(index: Index, file: int) -> Location:
+    """Where formats read a file: its path, or the version of an object that was indexed."""
+    view = index.view
+    if index.store is None:
+        return view.path(file)
+    return StoredFile(index.store, view.path(file), size=view.stamps[file].size, version=view.versions[file])
+
+
+def is_mapped(index: Index, file: int) -> bool:
+    """True if the blocks of a file are views of its bytes."""
+    return index.store is None and FORMATS[index.view.formats[file]].is_mapped
+
+
+class StoredBlocks:
+    """The blocks of an object. Each read raises unless the object is the version that was indexed."""
+
+    def __init__(self, file: StoredFile, opened: Callable[[], BlockReader], forget: Callable[[], None]) -> None:
+        self._file, self._forget = file, forget
+        self._reader = self._safely(opened)
+
+    def read(self, block: Block) -> pa.Table | pa.RecordBatch:
+        return next(self.read_all([block]))
+
+    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
+        """The rows of each of these blocks, whose bytes are fetched together if the reader knows which these are."""
+        reader = self._reader
+        if not isinstance(reader, SpannedReader):
+            for block in blocks:
+                yield self._safely(lambda block=block: reader.read(block))  # type: ignore[misc]
+            return
+        fetched = self._safely(lambda: self._file.fetch([span for block in blocks for span in reader.spans(block)]))
+        for block in blocks:
+            yield self._safely(lambda block=block: reader.decode(block, fetched.open()))  # type: ignore[misc]
+
+    def _safely(self, action: Callable[[], T]) -> T:
+        """Do something with the object. An error of the store hides the error that a format made of it."""
+        try:
+            return action()
+        except MidepochError as error:
+            cause = self._file.failure or error
+        if isinstance(cause, DataChangedError):
+            self._forget()
+        raise cause

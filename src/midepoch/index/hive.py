@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import Block, BlockReader, read_all
-from midepoch.index.index import Index
-from midepoch.index.wrapped import WrappedIndex
+from midepoch.index.index import Index, WrappedIndex
 from midepoch.storage.listing import Listing
 from midepoch.storage.urls import is_url
 
@@ -30,6 +29,7 @@ class HiveIndex(WrappedIndex):
 
     def __init__(self, inner: Index) -> None:
         super().__init__(inner)
+        self.layout = {"partitioning": "hive"}
         first_files = {name.rpartition("/")[0]: name for name in reversed(self.view.names)}
         texts = {folder: _pairs(folder, name) for folder, name in first_files.items()}
         self._types = _types(texts, first_files, self.view.root)
@@ -40,10 +40,6 @@ class HiveIndex(WrappedIndex):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HiveIndex, (self._inner,)
-
-    @property
-    def layout(self) -> Mapping[str, Any]:
-        return {"partitioning": "hive"}
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         in_files = None if columns is None else [name for name in columns if name not in self._types]
@@ -82,7 +78,6 @@ class WithConstants:
 
     def __init__(self, inner: BlockReader | None, constants: Constants, wanted: pa.Schema) -> None:
         self._inner, self._constants, self._wanted = inner, constants, wanted
-        self._own = [name for name in wanted.names if name not in constants]
 
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         return next(self.read_all([block]))

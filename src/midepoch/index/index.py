@@ -1,67 +1,94 @@
-"""The blocks of a dataset: the protocol of an index, and a view of the bytes in which files and blocks are listed.
+"""The blocks of a dataset: what an index is, and a view of the bytes in which files and blocks are listed.
 
 The bytes are two Arrow streams, one of files and one of blocks, followed by a checksum. They are mapped, not read, so
 a dataset of a million blocks opens at once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.files import unframed
-from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
-from midepoch._common.trust import is_shared, map_trusted, trust_folder
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property
+from midepoch._common.files import framed, is_shared, map_trusted, trust_folder, unframed
+from midepoch._common.hashing import I64, digest
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.errors import DataChangedError
-from midepoch.formats import EMPTY, FORMATS, Block, BlockReader
-from midepoch.order.windows import Blocks
+from midepoch.formats import EMPTY, FORMATS, Block, BlockReader, Scan
+from midepoch.order.windows import Blocks, bounds_of
+from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
 from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
 from midepoch.values.numbers import numbers_of
 
-MAGIC = b"MID4"
+MAGIC = b"MID5"
 MOST_ROWS = 1 << 62
-FILE_COLUMNS = ("name", "size", "mtime_ns", "format", "seeks", "divisible", "schema", "blocks")
+FILES = pa.schema(
+    [(name, pa.string()) for name in ("name", "listed_version", "version", "format")]
+    + [(name, pa.int64()) for name in ("size", "mtime_ns", "schema", "blocks")]
+    + [(name, pa.bool_()) for name in ("seeks", "divisible")]
+)
+BLOCKS = pa.schema([(name, pa.int64()) for name in ("offset", "length", "rows")])
 
 
-class Index(Protocol):
-    """The blocks of a dataset, and how they are read. It can be pickled; the copy belongs to the same files."""
+class Index(ABC):
+    """The blocks of a dataset, and how they are read. It can be pickled; the copy belongs to the same files.
 
-    @property
-    def view(self) -> "IndexView":
-        """The files and their blocks."""
+    An index has a ``view`` of its files and blocks, and says how a file is opened and under which schema.
+    """
 
-    @property
-    def store(self) -> Store | None:
-        """The object store that holds the files; None if they are on this machine."""
+    view: "IndexView"
+    store: Store | None = None
+    """The object store that holds the files; None if they are on this machine."""
+    layout: Mapping[str, Any] = MappingProxyType({})
+    """What a state remembers of columns that are not in the files."""
 
-    @property
-    def layout(self) -> Mapping[str, Any]:
-        """What a state remembers of columns that are not in the files."""
-
+    @abstractmethod
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         """The schema under which these columns, or all of them, are read from every file."""
 
-    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
-        """The columns of a file that are not in it and have the same value in all its rows."""
-
-    def stored_name(self, file: int, name: str) -> str | None:
-        """The name that a column has in a file; None if the file does not have it."""
-
+    @abstractmethod
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """A file, opened to read its blocks under a schema."""
 
-    def check(self, file: int) -> None:
+    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        """The columns of a file that are not in it and have the same value in all its rows."""
+        return {}
+
+    def stored_name(self, file: int, name: str) -> str | None:
+        """The name that a column has in a file; None if the file does not have it."""
+        return name
+
+    def check(self, file: int) -> None:  # noqa: B027 - what is in memory does not change
         """Raise ``DataChangedError`` unless a file is the one that was indexed.
 
         Objects of a store are checked when they are read.
         """
+
+    def rows(self, numbers: I64, wanted: pa.Schema) -> pa.RecordBatch | None:
+        """Rows by number, if they can be made without reading blocks; else None."""
+        return None
+
+
+class WrappedIndex(Index):
+    """The files and blocks of another index, with other columns: subclasses have ``schema`` and ``open``."""
+
+    def __init__(self, inner: Index) -> None:
+        self._inner, self.view, self.store, self.layout = inner, inner.view, inner.store, inner.layout
+
+    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
+        return self._inner.constants(file)
+
+    def stored_name(self, file: int, name: str) -> str | None:
+        return self._inner.stored_name(file, name)
+
+    def check(self, file: int) -> None:
+        self._inner.check(file)
 
 
 class IndexView:
@@ -80,6 +107,11 @@ class IndexView:
         self._blocks = pa.ipc.open_stream(streams).read_all()
 
     @classmethod
+    def of(cls, listing: Listing, scans: Sequence[Scan]) -> "IndexView":
+        """A view of listed files, from a scan of each."""
+        return cls(listing.root, index_bytes(listing, scans))
+
+    @classmethod
     def load(cls, root: str, path: str) -> "IndexView":
         """Map an index file. Raise ``ValueError`` if it is damaged, and ``OSError`` if it cannot be used."""
         content = map_trusted(Path(path))
@@ -92,12 +124,12 @@ class IndexView:
 
     def _check_bounds(self) -> None:
         """Raise ``ValueError`` unless all numbers and texts lie where they can, because nobody checks them again."""
-        self._files.validate(full=True)
-        self._blocks.validate(full=True)
+        for table, schema in ((self._files, FILES), (self._blocks, BLOCKS)):
+            if not table.schema.equals(schema):
+                raise ValueError(f"it has the columns {', '.join(table.column_names)}")
+            table.validate(full=True)
         if unknown := {*self.formats} - {*FORMATS, EMPTY}:
             raise ValueError(f"it names formats that are not registered here: {', '.join(map(repr, unknown))}")
-        if missing := [name for name in FILE_COLUMNS if name not in self._files.column_names]:
-            raise ValueError(f"it has no column {missing[0]!r}")
         counts, rows = _numbers(self._files, "blocks"), self.block_rows
         offsets, lengths = self.block_offsets, self.block_lengths
         if min(column.min(initial=0) for column in (counts, rows, offsets, lengths)) < 0:
@@ -134,18 +166,12 @@ class IndexView:
     def stamps(self) -> list[FileStamp]:
         """What the listing said of the files when they were indexed."""
         sizes, times = self._files["size"].to_pylist(), self._files["mtime_ns"].to_pylist()
-        return list(map(FileStamp, sizes, times, self._texts("listed_version")))
+        return list(map(FileStamp, sizes, times, self._files["listed_version"].to_pylist()))
 
     @cached_property
     def versions(self) -> list[str]:
         """The versions of the objects that were indexed; empty for files on this machine."""
-        return self._texts("version")
-
-    def _texts(self, column: str) -> list[str]:
-        """A column that only indexes of objects have."""
-        if column not in self._files.column_names:
-            return [""] * len(self.names)
-        return list(self._files[column].to_pylist())
+        return list(self._files["version"].to_pylist())
 
     @cached_property
     def formats(self) -> list[str]:
@@ -181,7 +207,7 @@ class IndexView:
     @cached_property
     def first_blocks(self) -> I64:
         """The first block of each file."""
-        return _starts(_numbers(self._files, "blocks"))
+        return bounds_of(_numbers(self._files, "blocks"))
 
     @cached_property
     def block_offsets(self) -> I64:
@@ -201,7 +227,7 @@ class IndexView:
     @cached_property
     def block_starts(self) -> I64:
         """The first row of each block."""
-        return _starts(self.block_rows)
+        return bounds_of(self.block_rows)
 
     @cached_property
     def blocks(self) -> Blocks:
@@ -253,6 +279,27 @@ class IndexView:
     def fingerprint(self) -> dict[str, Any]:
         """What a state remembers of the data."""
         return data_fingerprint(self.facts, "+".join(sorted(set(self.formats) - {EMPTY})))
+
+    @property
+    def scans(self) -> Mapping[tuple[str, FileStamp], Scan]:
+        """The scans that this index was made of, by the name and stamp of the file."""
+        extents = list(zip(*(column.tolist() for column in self._extents), strict=True))
+        bounds = self.first_blocks.tolist()
+        return {
+            (name, self.stamps[file]): Scan(
+                self.formats[file],
+                self.schemas[file],
+                extents[bounds[file] : bounds[file + 1]],
+                self.seeks[file],
+                self.versions[file],
+                self.divisible[file],
+            )
+            for file, name in enumerate(self.names)
+        }
+
+    @property
+    def _extents(self) -> tuple[I64, I64, I64]:
+        return self.block_offsets, self.block_lengths, self.block_rows
 
     @property
     def identity(self) -> str:
@@ -308,5 +355,34 @@ def _numbers(table: pa.Table, column: str) -> I64:
     return numbers_of(table[column].combine_chunks())
 
 
-def _starts(counts: I64) -> I64:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+def index_bytes(listing: Listing, scans: Sequence[Scan]) -> pa.Buffer:
+    """The bytes of an index of the listed files, from a scan of each."""
+    schemas: dict[bytes, int] = {}
+    stored: list[str] = []
+    for scan in scans:
+        if scan.schema is not None and schemas.setdefault(_bare(scan.schema), len(stored)) == len(stored):
+            stored.append(scan.schema.serialize().to_pybytes().hex())
+    lines = [
+        (
+            *(name, stamp.version, scan.version, scan.format, stamp.size, stamp.mtime_ns),
+            *(-1 if scan.schema is None else schemas[_bare(scan.schema)], len(scan.blocks)),
+            *(scan.seeks, scan.divisible),
+        )
+        for name, stamp, scan in zip(listing.names, listing.stamps, scans, strict=True)
+    ]
+    columns = zip(*lines, strict=True) if lines else [()] * len(FILES)
+    files = pa.table(list(map(pa.array, columns, FILES.types)), FILES.with_metadata({"schemas": " ".join(stored)}))
+    extents = np.array([block for scan in scans for block in scan.blocks], np.int64).reshape(-1, 3)
+    blocks = pa.table([np.ascontiguousarray(column) for column in extents.T], BLOCKS)
+    return pa.py_buffer(framed(_stream(files) + _stream(blocks), MAGIC))
+
+
+def _bare(schema: pa.Schema) -> bytes:
+    return bytes(schema.remove_metadata().serialize())
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

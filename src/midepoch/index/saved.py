@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from midepoch._common.files import exclusive_lock, remove, remove_folder, write_privately
+from midepoch._common.files import check_trust, exclusive_lock, remove, remove_folder, trust_folder, write_privately
 from midepoch._common.hashing import digest
-from midepoch._common.trust import check_trust, trust_folder
 from midepoch._common.world import default_index_dir
 from midepoch.index.index import IndexView
 from midepoch.storage.listing import Listing

@@ -2,17 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import NoDataError, SchemaMismatchError
-from midepoch.formats import FORMATS
+from midepoch.formats import FORMATS, BlockReader
 from midepoch.formats.text.records import TypeClashError, widened, with_items
-from midepoch.index.index import IndexView
-from midepoch.index.promotion import promoted
+from midepoch.index.hive import WithConstants
+from midepoch.index.index import Index, IndexView, WrappedIndex
 
+TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+LONG = (pa.types.is_large_string, pa.types.is_large_binary, pa.types.is_large_list)
 STRICTEST_FIRST = ("fixed", "values", "text")
 
 
@@ -146,3 +149,99 @@ def _mismatch(one: Column, other: Column) -> SchemaMismatchError:
         f"The column {name!r} is {one_type} in {one.owner.name} and {other_type} in {other.owner.name}. "
         "Write one of them again with the type of the other, or pass columns= without it."
     )
+
+
+def promoted(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds all values of both, unchanged; None if there is none.
+
+    Null yields to any type, integers and floats become wider ones of their kind, views and dictionaries of text become
+    text. The same holds inside lists and structs. (Arrow's own promotions lose values: int64 and float become double.)
+    """
+    if one.equals(other) or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_dictionary(one) or pa.types.is_dictionary(other):
+        return promoted(*(kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other)))
+    if pa.types.is_integer(one) and pa.types.is_integer(other):
+        return _wider_integer(one, other)
+    if pa.types.is_floating(one) and pa.types.is_floating(other):
+        return max(one, other, key=lambda kind: kind.bit_width)
+    for kinds, short, long in ((TEXT, pa.string(), pa.large_string()), (BYTES, pa.binary(), pa.large_binary())):
+        if all(any(is_kind(kind) for is_kind in kinds) for kind in (one, other)):
+            return long if _is_long(one) or _is_long(other) else short
+    return _promoted_inside(one, other)
+
+
+def _promoted_inside(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The same of two lists or structs."""
+    fields = list(
+        zip(*([kind.field(number) for number in range(kind.num_fields)] for kind in (one, other)), strict=False)
+    )
+    inside = [promoted(mine.type, theirs.type) for mine, theirs in fields]
+    if one.num_fields != other.num_fields or not inside or None in inside:
+        return None
+    wider = [mine.with_type(kind) for (mine, _), kind in zip(fields, inside, strict=True)]
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return pa.struct(wider) if all(mine.name == theirs.name for mine, theirs in fields) else None
+    if pa.types.is_fixed_size_list(one) and pa.types.is_fixed_size_list(other):
+        return pa.list_(wider[0], one.list_size) if one.list_size == other.list_size else None
+    if all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for kind in (one, other)):
+        return (pa.large_list if _is_long(one) or _is_long(other) else pa.list_)(wider[0])
+    return None
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    return any(is_long(kind) for is_long in LONG)
+
+
+def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_signed_integer(one) == pa.types.is_signed_integer(other):
+        return max(one, other, key=lambda kind: kind.bit_width)
+    signed, unsigned = (one, other) if pa.types.is_signed_integer(one) else (other, one)
+    wide = max(signed.bit_width, 2 * unsigned.bit_width)
+    return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(wide)
+
+
+class UnionIndex(WrappedIndex):
+    """An index whose files have all columns that any of them has, or those of a given schema."""
+
+    def __init__(self, inner: Index, given: pa.Schema | None = None) -> None:
+        super().__init__(inner)
+        self._given = given
+        if given is not None:
+            _check_given(inner.view, given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnionIndex, (self._inner, self._given)
+
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        if self._given is None:
+            return schema_of(self.view, columns, union=True)
+        missing = [name for name in columns or () if name not in self._given.names]
+        if missing:
+            raise SchemaMismatchError(
+                f"The schema has no column {missing[0]!r}. It has: {', '.join(self._given.names)}."
+            )
+        return self._given if columns is None else pa.schema([self._given.field(name) for name in columns])
+
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+        own = self.view.schemas[file]
+        lacking = [field for field in wanted if own is None or field.name not in own.names]
+        if not lacking:
+            return self._inner.open(file, wanted)
+        present = [field for field in wanted if field not in lacking]
+        inner = self._inner.open(file, pa.schema(present, wanted.metadata)) if present else None
+        return WithConstants(inner, {field.name: pa.scalar(None, field.type) for field in lacking}, wanted)
+
+
+def _check_given(view: IndexView, given: pa.Schema) -> None:
+    """Raise unless the values of every file fit the types of a schema."""
+    for one in file_schemas(view):
+        for field in given:
+            own = one.schema.field(field.name).type if field.name in one.schema.names else pa.null()
+            if promoted(own, field.type) != field.type:
+                raise SchemaMismatchError(
+                    f"The column {field.name!r} is {own} in {one.name}, which does not fit {field.type} in the schema "
+                    "without a loss. Pass a schema= with a wider type."
+                )

@@ -5,7 +5,7 @@ and an .idx file that says where its documents begin.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError, NoDataError
-from midepoch.formats import Block, BlockReader, Scan
-from midepoch.index.encode import index_bytes
-from midepoch.index.index import IndexView
+from midepoch.formats import Block, BlockReader
+from midepoch.index.tables import HeldIndex, MadeBlocks
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import check_unchanged
 from midepoch.values.numbers import arrow_of
@@ -42,39 +41,29 @@ class TokenLayout:
     column: str
 
 
-class TokenIndex:
+class TokenIndex(HeldIndex):
     """The windows or documents of files of tokens, which are mapped."""
 
-    store = None
-
     def __init__(self, listing: Listing, layout: TokenLayout) -> None:
-        self._listing, self._layout = listing, layout
+        self._listing, self._token_layout = listing, layout
         self._files = [_file(os.path.join(listing.root, name), layout) for name in listing.names]
         _check_long_enough(self._files)
         kind = pa.large_list(TOKEN) if layout.length is None else pa.list_(TOKEN, layout.length)
-        self._schema = pa.schema([(layout.column, kind)])
-        scans = [Scan("arrow", self._schema, file.blocks()) for file in self._files]
-        self.view = IndexView(listing.root, index_bytes(listing, scans))
+        blocks = [file.blocks() for file in self._files]
+        super().__init__(listing, pa.schema([(layout.column, kind)]), blocks, divisible=False)
+        # Another cut has other rows.
+        self.layout = {"tokens": {name: value for name, value in asdict(layout).items() if value is not None}}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TokenIndex, (self._listing, self._layout)
-
-    @property
-    def layout(self) -> Mapping[str, Any]:
-        """How rows were cut: another cut has other rows."""
-        return {"tokens": {name: value for name, value in asdict(self._layout).items() if value is not None}}
-
-    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        return self._schema
-
-    def constants(self, file: int) -> Mapping[str, pa.Scalar]:
-        return {}
-
-    def stored_name(self, file: int, name: str) -> str | None:
-        return name
+        return TokenIndex, (self._listing, self._token_layout)
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
-        return TokenBlocks(self._files[file], wanted)
+        return MadeBlocks(lambda block: self._read(self._files[file], block, wanted))
+
+    @staticmethod
+    def _read(file: "FlatFile | DocumentFile", block: Block, wanted: pa.Schema) -> pa.RecordBatch:
+        """Rows of one file. Their tokens are copied, because they are widened."""
+        return pa.RecordBatch.from_arrays([file.rows(block.offset, block.rows)], schema=wanted)
 
     def check(self, file: int) -> None:
         check_unchanged(self.view.path(file), self.view.stamps[file])
@@ -89,16 +78,6 @@ def _check_long_enough(files: Sequence["FlatFile | DocumentFile"]) -> None:
             f"{longest.path} has {count('token', longest.tokens)}, and a row needs {longest.length:,}. Pass a smaller "
             f"length, or the dtype of the file if it is not {longest.dtype}."
         )
-
-
-class TokenBlocks:
-    """Blocks of one file. Their tokens are copied, because they are widened."""
-
-    def __init__(self, file: "FlatFile | DocumentFile", wanted: pa.Schema) -> None:
-        self._file, self._wanted = file, wanted
-
-    def read(self, block: Block) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([self._file.rows(block.offset, block.rows)], schema=self._wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

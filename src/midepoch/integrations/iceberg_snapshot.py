@@ -10,18 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read_index
 from midepoch.errors import DataFormatError, MissingExtraError, NoDataError
 from midepoch.formats import file_suffixes
 from midepoch.index.build import open_index
-from midepoch.index.field_ids import FieldIdIndex, TableColumns
-from midepoch.index.field_names import NamedField, fields_inside, id_of
 from midepoch.index.index import IndexView
 from midepoch.index.saved import trusted_index_folder
+from midepoch.integrations.iceberg_columns import FieldIdIndex, NamedField, TableColumns, fields_inside, id_of
 from midepoch.integrations.structured.options import StructuredOptions
-from midepoch.order.deletes import Deletes
+from midepoch.order.selection import Deletes
 from midepoch.storage.block_cache import Fetch
 from midepoch.storage.listing import find
 from midepoch.storage.urls import local_path
@@ -83,7 +82,7 @@ class Snapshot:
         """The columns that are read, and those that only the filter needs."""
         needed = list(options.columns or ())
         if options.filters is not None:
-            from midepoch.index.predicate import Predicate  # loads parts of Arrow that only filters need
+            from midepoch.index.filters import Predicate  # loads parts of Arrow that only filters need
 
             needed += Predicate.of(options.filters, self.columns).columns
         return list(dict.fromkeys(needed))

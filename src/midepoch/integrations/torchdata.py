@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from midepoch._common.checks import check_integer
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State, checked_state
 from midepoch.errors import CheckpointMismatchError

@@ -12,19 +12,18 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.lazy import cached_property
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property
+from midepoch._common.hashing import I64, key_of
 from midepoch.order.permutation import permute, unpermute
 from midepoch.order.windows import (
     VIRTUAL_PER_BLOCK,
+    WINDOW_BYTES,
     Blocks,
     PieceCosts,
     bounds_of,
     distinct,
     picked,
     windows_of_blocks,
-    windows_of_rows,
 )
 
 Level = Literal["file", "block", "row"]
@@ -295,9 +294,10 @@ class Shuffle:
     seed: int
     level: Level
     window: int
-    window_blocks: int | None = None
-    """How many blocks a window has at least; None for windows that are cut by rows alone."""
-    window_bytes: int = 0
+    window_blocks: int = 1
+    """How many blocks a window has at least."""
+    window_bytes: int = WINDOW_BYTES
+    """The bytes of a window at most."""
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         if self.level == "file":
@@ -310,13 +310,11 @@ class Shuffle:
     @property
     def cuts_by_blocks(self) -> bool:
         """True if the windows of this shuffle are cut by blocks."""
-        return self.level == "block" and self.window_blocks is not None
+        return self.level == "block" and self.window_bytes > 0
 
     def _windows(self, inner: Order, permuted: ShuffledPieces) -> I64:
         """The first position of each window, and the end."""
         starts = permuted.piece_starts("block")
-        if self.window_blocks is None:
-            return windows_of_rows(starts, self.window)
         costs, blocks = piece_costs(inner), self.window_blocks
         if costs is None:  # an earlier shuffle or selection has mixed rows of many blocks: rows are enough
             nothing = np.zeros(len(starts) - 1, np.int64)
@@ -330,9 +328,7 @@ class Shuffle:
     def describe(self) -> dict[str, Any]:
         window: dict[str, int] = {}
         if self.level == "block":
-            window = {"window": self.window}
-            if self.window_blocks is not None:
-                window |= {"window_blocks": self.window_blocks, "window_bytes": self.window_bytes}
+            window = {name: getattr(self, name) for name in ("window", "window_blocks", "window_bytes")}
         return {"op": "shuffle", "level": self.level, "seed": self.seed, **window}
 
 

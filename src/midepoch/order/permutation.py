@@ -8,8 +8,7 @@ of two that holds ``n``, with cycle walking, which costs O(1) memory per positio
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.hashing import mix64
-from midepoch._common.types import I64, U64
+from midepoch._common.hashing import I64, U64, mix64
 
 TABLE = 1 << 16
 ROUNDS = 8

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.text import count, size_in_words
-from midepoch._common.types import I64
+from midepoch._common.checks import count, size_in_words
+from midepoch._common.hashing import I64, key_of
 from midepoch.order.orders import Order, OrderStep, Shuffle, ShuffledRows, ShuffledWindows, build_order
 from midepoch.order.permutation import permute
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
@@ -231,7 +230,7 @@ def _measure_windows(
     windows = sum(len(order.piece_starts("block")) - 1 for order in orders)
     rows, pieces, stored, nbytes = np.median(sample, axis=0).astype(np.int64).tolist()
     # Only the bytes make a window smaller than asked for. Pieces of scattered rows, from many blocks, are not counted.
-    is_small = rows < shuffle.window or pieces < (shuffle.window_blocks or 1)
+    is_small = rows < shuffle.window or pieces < shuffle.window_blocks
     return WindowQuality(
         count=windows,
         rows=rows,

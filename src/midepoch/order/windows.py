@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 
 WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 32, 512 << 20
 """The default sizes of a window."""

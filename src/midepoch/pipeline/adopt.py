@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common.checks import count
 from midepoch._common.hashing import hash_keys
-from midepoch._common.text import count
 from midepoch.checkpoint.digest import CHANGED, RowDigest, added
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
@@ -30,7 +30,7 @@ from midepoch.checkpoint.state import (
     join_edits,
 )
 from midepoch.errors import CheckpointMismatchError
-from midepoch.order.without import Without
+from midepoch.order.selection import Without
 from midepoch.pipeline.draws import PartPosition, join_positions, split_positions
 from midepoch.pipeline.pipeline import Pipeline, cut_of
 from midepoch.pipeline.schedule import weight_in_words

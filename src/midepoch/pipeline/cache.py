@@ -19,21 +19,26 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import Version
-from midepoch._common.executors import check_executor, check_started, run_all
-from midepoch._common.files import exclusive_lock, open_privately, remove, temporary_name, write_error, write_privately
-from midepoch._common.lazy import cached_property
-from midepoch._common.text import count
-from midepoch._common.trust import UntrustedFileError, check_trusted, read_trusted, trust_folder
+from midepoch._common.checks import Version, cached_property, count
+from midepoch._common.files import (
+    UntrustedFileError,
+    check_trusted,
+    exclusive_lock,
+    open_privately,
+    read_trusted,
+    remove,
+    temporary_name,
+    trust_folder,
+    write_error,
+    write_privately,
+)
+from midepoch._common.jobs import check_executor, check_started, run_all
 from midepoch.checkpoint.fingerprint import files_difference, pipeline_difference
 from midepoch.counting.survey import Unit, cut_units, run_units
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
-from midepoch.order.deletes import Deletes
 from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
-from midepoch.order.selection import Selection, Slices
-from midepoch.order.split import TrainTestSplit
-from midepoch.order.surveyed import Surveyed
+from midepoch.order.selection import Deletes, Selection, Slices, Surveyed, TrainTestSplit
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut

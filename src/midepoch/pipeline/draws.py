@@ -17,8 +17,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.types import I32, I64
+from midepoch._common.hashing import I32, I64, key_of
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError

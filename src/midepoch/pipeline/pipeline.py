@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from midepoch._common.checks import cached_property
 from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import Edits, State, fingerprint_digest
 from midepoch.counting.survey import OwnLengths

@@ -22,10 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.checks import check_integer
-from midepoch._common.hashing import key_of
-from midepoch._common.lazy import cached_property
-from midepoch._common.types import I32, I64
+from midepoch._common.checks import cached_property, check_integer
+from midepoch._common.hashing import I32, I64, key_of
 
 EXACT = 1 << 32
 """The largest sum of integer weights. Beyond it weights are rounded."""

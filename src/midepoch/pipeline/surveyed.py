@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from midepoch._common.checks import Version
-from midepoch._common.executors import check_executor
+from midepoch._common.jobs import check_executor
 from midepoch.counting.survey import OwnLengths, SurveyPass
 from midepoch.counting.window_counts import count_lanes_ahead
-from midepoch.order.surveyed import Surveyed, first_scattering
+from midepoch.order.selection import Surveyed, first_scattering
 from midepoch.pipeline.mixture import Mixture, MixtureLanes
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows

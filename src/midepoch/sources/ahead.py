@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch._common.world import torch_worker, usable_cores
 from midepoch.errors import StaleIteratorError
 from midepoch.formats import EMPTY, FORMATS
@@ -50,6 +50,9 @@ RUN_ROWS, RUN_BYTES = 1024, 1 << 20
 """The rows and bytes that are handed on together."""
 NARROW_BYTES = 512 << 10
 """Runs of narrow rows are longer, up to this number of bytes."""
+STEP_BLOCKS, FEW_ROWS = 256, 64
+"""A step of blocks that have fewer than ``FEW_ROWS`` rows on average has rows of this many blocks, at most, and of any
+blocks as many are on their way: to open a file takes time, however few rows it has."""
 FIRST_ROWS = 256
 """The rows of the first step after a resume. Each step may have twice as many as the one before."""
 SLICE_ROWS = 64
@@ -143,6 +146,7 @@ class OpenFiles:
         self.decodes = not all(
             is_view or name == EMPTY for is_view, name in zip(self.blocks.views, index.view.formats, strict=True)
         )
+        self.has_small_blocks = not is_scattered and index.view.rows < FEW_ROWS * len(index.view.block_rows)
         self.threads = self._threads_to_decode()
         self.nothing_ahead = self.is_remote and not fetch.read_ahead
         ahead = fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self.threads - 1)
@@ -295,8 +299,8 @@ class StepSizes:
 class Step:
     """Rows that are made together."""
 
-    def __init__(self, opened: OpenFiles, order: Order, positions: I64, window: int) -> None:
-        self.positions, self.numbers, self.window = positions, order.rows(positions), window
+    def __init__(self, opened: OpenFiles, positions: I64, numbers: I64, window: int) -> None:
+        self.positions, self.numbers, self.window = positions, numbers, window
         self.to_hold: list[int] = []
         """The blocks that must be in memory before the rows are made."""
         if opened.decodes:
@@ -322,6 +326,9 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
 
     They are one record batch, unless their texts have more bytes than one can hold.
     """
+    made = opened.blocks.index.rows(numbers, opened.blocks.wanted)
+    if made is not None:
+        return [made]
     places = None if (np.diff(numbers) > 0).all() else np.argsort(numbers)
     rising = numbers if places is None else numbers[places]
     blocks, bounds = blocks_of(opened.view.block_starts, rising)
@@ -441,7 +448,14 @@ class LaneRows:
         window = int(np.searchsorted(self._windows, positions[0], "right"))
         if self._opened.window_bytes:
             positions = positions[: int(np.searchsorted(positions, self._windows[window]))]
-        return Step(self._opened, self._order, positions, window)
+        numbers = self._order.rows(positions)
+        if self._opened.has_small_blocks:
+            blocks = np.searchsorted(self._opened.view.block_starts, numbers, "right")
+            rising = np.argsort(blocks, kind="stable")
+            firsts = np.sort(rising[np.diff(blocks[rising], prepend=-1) > 0])
+            if len(firsts) > STEP_BLOCKS:
+                positions, numbers = positions[: firsts[STEP_BLOCKS]], numbers[: firsts[STEP_BLOCKS]]
+        return Step(self._opened, positions, numbers, window)
 
     def _plan(self, steps: Iterator[Step | None]) -> None:
         """Plan further steps and request their blocks, as far ahead as bytes allow."""
@@ -484,12 +498,14 @@ class LaneRows:
         held = {number: self._nbytes(number) for number in self._until}
         lengths, here = self._opened.view.block_lengths, [number for number in held if self._is_here(number)]
         growth = max(1.0, sum(held[number] for number in here) / max(1, int(lengths[here].sum())))
-        held |= {number: int(growth * nbytes) for number, nbytes in held.items() if not self._is_here(number)}
+        on_their_way = held.keys() - here
+        held |= {number: int(growth * held[number]) for number in on_their_way}
         ahead = sum(nbytes for number, nbytes in held.items() if number not in now)
         room = self._opened.bytes_ahead - ahead
         if self._opened.window_bytes and step.window <= self._planned[0].window + 1:
             room = max(room, self._opened.window_bytes - sum(held.values()))
         fitting = int((growth * np.cumsum(lengths[list(missing)]) <= room).sum())
+        fitting = min(fitting, max(0, STEP_BLOCKS - len(on_their_way)))
         return missing[: max(fitting, 0 if ahead else 1)]
 
     def _nbytes(self, number: int) -> int:

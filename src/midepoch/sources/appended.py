@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
-from midepoch._common.thread_clock import REQUESTS
+from midepoch._common.checks import cached_property
+from midepoch._common.jobs import REQUESTS
 from midepoch.errors import DataChangedError
 from midepoch.formats import FORMATS, Block, BlockReader, read_all
-from midepoch.index.files import is_mapped
+from midepoch.index.build import is_mapped
 from midepoch.index.index import Index
 from midepoch.storage.block_cache import BlockCache, block_key
 
@@ -70,7 +70,7 @@ class FileBlocks:
 
     def __init__(self, index: Index, wanted: pa.Schema, cache: BlockCache | None = None) -> None:
         self.index, self.view, self.is_remote = index, index.view, index.store is not None
-        self._wanted, self._cache = wanted, cache if self.is_remote else None
+        self.wanted, self._cache = wanted, cache if self.is_remote else None
         self._lock = Lock()
         self._open_files: dict[int, _OpenFile] = {}
         self._views: dict[int, Data] = {}
@@ -94,7 +94,7 @@ class FileBlocks:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset(self._wanted.names)
+        return frozenset(self.wanted.names)
 
     def view_of(self, number: int) -> Data:
         """A block as a view of its file, which the caller checks after rows were copied."""
@@ -170,7 +170,7 @@ class FileBlocks:
         for number in list(missing):
             data = cache.get(keys[number])
             # One that was forged may have other rows and columns.
-            if data is not None and data.num_rows == missing[number].rows and list(data.schema) == list(self._wanted):
+            if data is not None and data.num_rows == missing[number].rows and list(data.schema) == list(self.wanted):
                 del missing[number]
                 with self._lock:
                     self.hits += 1
@@ -185,7 +185,7 @@ class FileBlocks:
 
     @cached_property
     def _schema_digest(self) -> str:
-        return block_key(self._wanted.serialize().to_pybytes().hex())
+        return block_key(self.wanted.serialize().to_pybytes().hex())
 
     def _reader(self, file: int) -> BlockReader:
         with self._lock:
@@ -196,7 +196,7 @@ class FileBlocks:
                 opened = self._open_files[file] = _OpenFile()
         with opened.lock:  # if two threads want the same file, one opens it and the other waits
             if opened.reader is None:
-                opened.reader = self.index.open(file, self._wanted)
+                opened.reader = self.index.open(file, self.wanted)
             return opened.reader
 
     def close(self) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.index.index import IndexView
 from midepoch.order.orders import Shuffle
-from midepoch.order.without import Without
+from midepoch.order.selection import Without
 from midepoch.sources.files import FileRows
 
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
-from midepoch._common.once import log_once
-from midepoch._common.text import count, size_in_words
+from midepoch._common.checks import cached_property, count, log_once, size_in_words
 from midepoch.checkpoint.fingerprint import data_difference
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
@@ -24,10 +22,8 @@ from midepoch.order.orders import (
     build_order,
 )
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
-from midepoch.order.selection import KeptBlocks
-from midepoch.order.surveyed import Surveyed
+from midepoch.order.selection import KeptBlocks, Surveyed, Without
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
-from midepoch.order.without import Without
 from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.appended import FileSubset, generations
 from midepoch.sources.lane import FileRowsLanes
@@ -44,7 +40,7 @@ from midepoch.stages.flow import Context
 from midepoch.storage.block_cache import Fetch
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
-    from midepoch.index.pruning import Where
+    from midepoch.index.filters import Where
 
 
 WHOLE_BATCHES = "whole_batches"
@@ -191,7 +187,7 @@ class FileRows:
         if self.where is not None:
             whole &= self.where.blocks
         number = int(whole.sum())
-        if not number or step.window_blocks is None:
+        if not number:
             return None
         rows, nbytes = (int(sizes[whole].sum()) // number for sizes in (np.diff(blocks.starts), blocks.nbytes))
         wanted = min(number, max(step.window_blocks, -(-step.window // max(1, rows))))

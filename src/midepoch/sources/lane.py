@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.lazy import cached_property
-from midepoch._common.types import I64
+from midepoch._common.checks import cached_property
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor, lane_cuts
 from midepoch.errors import CheckpointMismatchError, DataFormatError
 from midepoch.order.orders import Interval, Order, Shuffle, lanes_by_file
@@ -21,7 +21,7 @@ from midepoch.stages.counted import CountedItems, Kept, TracedRows, Wanted, reje
 from midepoch.stages.flow import Flow, RowRun, noting
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
-    from midepoch.index.predicate import Predicate
+    from midepoch.index.filters import Predicate
     from midepoch.sources.files import FileRows
 
 POSITIONS_AT_ONCE = 8192

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Edits
 from midepoch.stages.counted import CountedItems

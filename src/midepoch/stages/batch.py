@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.thread_clock import FUNCTIONS
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
+from midepoch._common.jobs import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import Batches, CountedItems, hashes_of
 from midepoch.stages.flow import Context, Flow, ItemRun, RowRun, SingleItem

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import digest
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64, digest
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, RowRun

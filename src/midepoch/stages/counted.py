@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.hashing import hash_keys
-from midepoch._common.types import I64, U64
+from midepoch._common.hashing import I64, U64, hash_keys
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
 from midepoch.stages.flow import Flow, noting

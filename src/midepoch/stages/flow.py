@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import digest, key_of, keys_of, mix64
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64, digest, key_of, keys_of, mix64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.values.collate import collate

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from midepoch._common.checks import check_integer
-from midepoch._common.text import count
+from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError, MissingExtraError, StoreError, TooManySkippedError
 from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row

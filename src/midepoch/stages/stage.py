@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.hashing import digest
-from midepoch._common.thread_clock import FUNCTIONS
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64, digest
+from midepoch._common.jobs import FUNCTIONS
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError, SchemaMismatchError
 from midepoch.stages.counted import CountedItems, Outputs

@@ -18,19 +18,21 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, parse_size
+from midepoch._common.checks import Size, cached_property, parse_size
 from midepoch._common.files import (
+    UntrustedFileError,
     exclusive_lock,
     framed,
-    patient_lock,
+    is_shared,
+    map_trusted,
+    read_trusted,
     remove,
     temporary_name,
+    trust_folder,
     unframed,
     write_privately,
 )
 from midepoch._common.hashing import digest
-from midepoch._common.lazy import cached_property
-from midepoch._common.trust import UntrustedFileError, is_shared, map_trusted, read_trusted, trust_folder
 from midepoch.storage.local import check_offsets
 
 log = logging.getLogger("midepoch")
@@ -115,7 +117,7 @@ class BlockCache:
             for key in sorted(keys):  # in one order, so that no two processes wait for each other
                 path = self.folder / f".{key}.claim"
                 stack.callback(remove, path)
-                stack.enter_context(patient_lock(path, deadline))
+                stack.enter_context(exclusive_lock(path, deadline))
             yield
 
     def _path(self, key: str) -> Path:

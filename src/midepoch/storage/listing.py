@@ -10,7 +10,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.fsspec import pinned
 from midepoch.storage.local import FileStamp, stamp_of

@@ -97,18 +97,12 @@ class StoredFile:
         self._recent = (*self._recent[-1:], (offset, data))
         return data.slice(0, end - offset)
 
-    def fetch(self, spans: Iterable[Span], *, exact: bool = False) -> "Fetched":
-        """These spans, with near ones joined into one request. All requests run side by side.
-
-        With ``exact``, small requests are not extended: nothing near is expected to be read next.
-        """
+    def fetch(self, spans: Iterable[Span]) -> "Fetched":
+        """These spans, with near ones joined into one request. All requests run side by side."""
 
         def read(span: Span) -> tuple[int, pa.Buffer]:
             begin, end = span[0], min(span[1], self.size)
-            if not exact:
-                return begin, self.buffer_at(end - begin, begin)
-            recent = self._recently_read(begin, end)
-            return begin, self._fetch(begin, end) if recent is None else recent
+            return begin, self.buffer_at(end - begin, begin)
 
         return Fetched(self, self._store.side_by_side(read, joined(spans)))
 

@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch._common.world import aws_endpoint, aws_keys, aws_region, azure_settings
 from midepoch.errors import MissingExtraError, StoreError
 

@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, quote_plus, unquote
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch._common.world import store_secrets
 from midepoch.errors import MidepochError
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch._common.thread_clock import REQUESTS
+from midepoch._common.jobs import REQUESTS
 from midepoch._common.world import azure_settings
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.options import AZURE, BUCKETS, HTTP, OPTIONS, known_options

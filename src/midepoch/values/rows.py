@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
 from midepoch.values.collate import concat_batches, join_columns

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.values.collate import concat_batches
 from midepoch.values.numbers import DTYPES, arrow_of, numbers_of

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing import reduction
 from typing import Any
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 
 STEP = 4 << 20
 """Memory grows by multiples of this number of bytes."""

@@ -1,9 +1,15 @@
 """Arguments are checked where they are passed, and the message names them."""
 
+import multiprocessing
+import re
+from pathlib import Path
+from threading import Event, Thread
+
 import numpy as np
 import pytest
 
-from midepoch._common.checks import check_integer, checked_version, parse_size
+import midepoch
+from midepoch._common.checks import cached_property, check_integer, checked_version, count, parse_size, size_in_words
 
 
 @pytest.mark.parametrize("value", [0, 7, np.int32(7), np.uint64(1)])
@@ -39,3 +45,90 @@ def test_a_version_is_none_text_or_an_integer():
     assert [checked_version(version) for version in (None, "a", 3)] == [None, "a", 3]
     with pytest.raises(TypeError, match=r"version is 1.5; it can be a string, an integer, or left out"):
         checked_version(1.5)
+
+
+def test_one_is_singular_and_every_other_number_plural():
+    assert count("file", 1) == "1 file"
+    assert [count("file", number) for number in (0, 2, 1234)] == ["0 files", "2 files", "1,234 files"]
+
+
+def test_a_noun_may_have_its_own_plural():
+    assert [count("match", number, "matches") for number in (1, 2)] == ["1 match", "2 matches"]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 bytes"),
+        (1000, "1000 bytes"),
+        (1 << 10, "1 KiB"),
+        (512 << 20, "512 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (5 << 40, "5 TiB"),
+    ],
+)
+def test_sizes_are_in_the_largest_unit(nbytes, words):
+    assert size_in_words(nbytes) == words
+
+
+class Slow:
+    """Two objects of one class, of which one may be computing while the other is asked."""
+
+    def __init__(self, entered=None, go_on=None):
+        self.entered, self.go_on, self.computed = entered, go_on, 0
+
+    @cached_property
+    def value(self):
+        """The value."""
+        self.computed += 1
+        if self.entered is not None:
+            self.entered.set()
+            self.go_on.wait()
+        return [self.computed]
+
+
+def test_it_is_computed_once():
+    slow = Slow()
+    assert slow.value is slow.value
+    assert slow.computed == 1
+    assert Slow.value.__doc__ == "The value."
+
+
+def test_threads_that_compute_at_once_get_one_value():
+    entered, go_on = Event(), Event()
+    slow = Slow(entered, go_on)
+    got = []
+    threads = [Thread(target=lambda: got.append(slow.value)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    entered.wait()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert len({id(value) for value in got}) == 1
+
+
+def test_a_process_that_is_forked_while_a_thread_computes_does_not_wait_for_it():
+    entered, go_on = Event(), Event()
+    thread = Thread(target=lambda: Slow(entered, go_on).value)
+    thread.start()
+    entered.wait()
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=lambda: answers.put(Slow().value), daemon=True)
+    child.start()
+    child.join(60)
+    alive = child.is_alive()
+    child.kill()
+    go_on.set()
+    thread.join()
+    assert not alive
+    assert answers.get() == [1]
+
+
+def test_no_other_cached_property_is_used():
+    root = Path(midepoch.__file__).parent
+    users = [
+        path.name for path in root.rglob("*.py") if re.search(r"functools import .*cached_property", path.read_text())
+    ]
+    assert users == []

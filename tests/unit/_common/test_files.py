@@ -1,12 +1,24 @@
 """Shared files: whole or not there, built by one process, and checked when read."""
 
 import os
+import stat
 import subprocess
 import sys
 
 import pytest
 
-from midepoch._common.files import TRAILER, exclusive_lock, framed, unframed, write_atomically
+from midepoch._common import files as common_files
+from midepoch._common.files import (
+    TRAILER,
+    UntrustedFileError,
+    exclusive_lock,
+    framed,
+    make_private_folder,
+    map_trusted,
+    read_trusted,
+    unframed,
+    write_privately,
+)
 
 MAGIC = b"TST1"
 
@@ -58,21 +70,21 @@ def test_a_frame_of_another_format_is_refused():
 def test_a_written_file_is_whole_and_alone_in_its_folder(tmp_path):
     path = tmp_path / "new" / "file"
     for content in (b"first", b"second"):
-        write_atomically(path, content)
+        write_privately(path, content)
         assert path.read_bytes() == content
     assert os.listdir(path.parent) == ["file"]
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    write_atomically(path, b"old")
+    write_privately(path, b"old")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(OSError, match="No space"):
-        write_atomically(path, b"new")
+        write_privately(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -111,3 +123,83 @@ def test_a_lock_that_is_something_else_is_not_touched_and_nobody_waits(tmp_path)
         assert victim.read_text() == "precious"
     with exclusive_lock(tmp_path / "new"):
         assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files to others")
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_privately(tmp_path / "new" / "folder" / "file", b"content")
+    return tmp_path / "new" / "folder" / "file"
+
+
+def test_files_and_folders_are_for_their_owner_alone(path):
+    assert [mode_of(one) for one in (path, path.parent, path.parent.parent)] == [0o600, 0o700, 0o700]
+    with exclusive_lock(path.with_name("lock")):
+        assert mode_of(path.with_name("lock")) == 0o600
+    assert not list(path.parent.glob(".*"))
+
+
+def test_users_who_trust_each_other_have_the_usual_permissions(tmp_path, monkeypatch):
+    monkeypatch.setenv("MIDEPOCH_TRUST_SHARED", "1")
+    mask = os.umask(0o002)
+    try:
+        write_privately(tmp_path / "shared" / "file", b"content")
+    finally:
+        os.umask(mask)
+    assert [mode_of(tmp_path / name) for name in ("shared", "shared/file")] == [0o775, 0o664]
+
+
+def test_an_existing_folder_stays_as_it_is(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    make_private_folder(tmp_path / "open")
+    assert mode_of(tmp_path / "open") == 0o755
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_private_folder(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize("read", [read_trusted, map_trusted])
+def test_own_files_are_read(path, read):
+    assert bytes(read(path)) == b"content"
+
+
+@needs_root
+@pytest.mark.parametrize("read", [read_trusted, map_trusted])
+def test_files_of_another_user_are_refused_unless_all_are_trusted(path, read, monkeypatch):
+    os.chown(path, 12345, 12345)
+    with pytest.raises(UntrustedFileError, match=r"another user, number 12345\. .* set MIDEPOCH_TRUST_SHARED=1"):
+        read(path)
+    monkeypatch.setenv("MIDEPOCH_TRUST_SHARED", "1")
+    assert bytes(read(path)) == b"content"
+
+
+@pytest.mark.parametrize("read", [read_trusted, map_trusted])
+def test_files_that_all_can_write_to_are_refused(path, read):
+    path.chmod(0o606)
+    with pytest.raises(UntrustedFileError, match="every user can write to it"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", [read_trusted, map_trusted])
+def test_links_and_pipes_are_not_read(path, read):
+    link, pipe = path.with_name("link"), path.with_name("pipe")
+    link.symlink_to(path)
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="symbolic link"):
+        read(link)
+    with pytest.raises(UntrustedFileError, match="pipe is no regular file"):
+        read(pipe)
+
+
+def test_a_folder_is_trusted_with_all_below_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(common_files, "_shared", set())
+    assert not common_files.is_shared(tmp_path / "a")
+    common_files.trust_folder(tmp_path / "a")
+    assert [common_files.is_shared(tmp_path / name) for name in ("a", "a/b/c", "ab", ".")] == [True, True, False, False]

@@ -42,7 +42,7 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def _small_units(monkeypatch):
     """Units of one or two blocks, so that few rows have many units, surveyed in this process."""
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
     monkeypatch.setattr(module, "SMALLEST_UNIT", 400)
     monkeypatch.setattr(module, "COLUMN_BYTES", 400)
 
@@ -347,7 +347,7 @@ def test_tables_in_memory_are_surveyed_too(tmp_path, monkeypatch):
 
 def test_objects_in_memory_are_surveyed_in_the_process_that_has_them(folder, monkeypatch):
     memory = pytest.importorskip("fsspec").filesystem("memory")
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 2)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 2)
     memory.put(str(folder), "/surveyed", recursive=True)
     try:
         surveyed = me.read("memory://surveyed").filter(is_even).survey()

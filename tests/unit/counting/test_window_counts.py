@@ -9,7 +9,7 @@ import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.counting import window_counts
 from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
 from midepoch.dataset import Dataset

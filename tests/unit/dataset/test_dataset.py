@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.sources.blocks import FileBlocks
 from worlds import ids, is_kept, plus_one, spread, write_files
 

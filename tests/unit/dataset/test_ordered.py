@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.sources.ahead import OpenFiles
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 

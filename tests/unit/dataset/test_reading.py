@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 
 
 @pytest.fixture

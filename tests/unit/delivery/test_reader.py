@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import ReaderProgress, State

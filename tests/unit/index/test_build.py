@@ -1,25 +1,40 @@
 """Opening an index: which files are scanned, and which are not."""
 
+import copy
 import os
 import pickle
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import accumulate, pairwise
+from socket import gethostname
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch._common import progress_bar
-from midepoch.formats import scan_file
+from midepoch import formats
+from midepoch._common import jobs as jobs_module
+from midepoch.errors import DataChangedError, DataFormatError, StoreError
+from midepoch.formats import Block, parquet, scan_file
 from midepoch.index import build
-from midepoch.index.build import FileGroup, ScanOptions, open_index
-from midepoch.storage.listing import Listing, find
+from midepoch.index.build import (
+    FileIndex,
+    ListedFile,
+    ScanOptions,
+    StoredBlocks,
+    _scan_group,
+    is_mapped,
+    location_of,
+    open_index,
+)
+from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
+from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
+from objects import parquet_bytes, stored
 
 
 def touch_later(path):
@@ -94,8 +109,8 @@ def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
 
 def test_a_terminal_sees_the_progress_of_long_indexing(folder, kept, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    monkeypatch.setattr(progress_bar, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(jobs_module, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(jobs_module, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     me.read(folder, index_dir=kept)
     shown = capsys.readouterr().err
@@ -144,7 +159,7 @@ def test_the_index_of_one_large_text_file_shows_that_it_goes_on(tmp_path, kept, 
         return scan_file(path, *options)
 
     monkeypatch.setattr(build, "scan_file", slowly)
-    monkeypatch.setattr(progress_bar.ProgressBar, "tick", lambda bar: went_on.set())
+    monkeypatch.setattr(jobs_module.ProgressBar, "tick", lambda bar: went_on.set())
     assert values(me.read(tmp_path / "rows.jsonl", index_dir=kept)) == [1, 2]
     assert went_on.is_set()
 
@@ -196,9 +211,10 @@ def test_what_is_no_executor_is_refused_even_if_nothing_is_scanned(folder, kept)
 
 @pytest.mark.parametrize("change", ["gone", "longer"])
 def test_files_that_another_machine_does_not_have_are_explained(folder, change):
-    group = FileGroup.of(find(folder, suffixes=[".arrow"]), ScanOptions(), [0, 1])
-    assert [scan.format for scan in group.scan()] == ["arrow", "arrow"]
-    path = folder / "1.arrow"
+    paths = [folder / f"{number}.arrow" for number in range(2)]
+    files = [ListedFile(number, str(path), path.stat().st_size) for number, path in enumerate(paths)]
+    assert [scan.format for scan in _scan_group(ScanOptions(), None, gethostname(), files)] == ["arrow", "arrow"]
+    path = paths[1]
     if change == "gone":
         path.unlink()
         expected = pytest.raises(me.NoDataError, match=r"1\.arrow cannot be read: No such file")
@@ -206,17 +222,236 @@ def test_files_that_another_machine_does_not_have_are_explained(folder, change):
         path.write_bytes(path.read_bytes() + bytes(8))
         expected = pytest.raises(me.DataChangedError, match=r"1\.arrow has \d+ bytes, but had \d+ when it was listed")
     with expected as here:
-        group.scan()
+        _scan_group(ScanOptions(), None, gethostname(), files)
     assert not hasattr(here.value, "__notes__")
     with expected as elsewhere:
-        replace(group, host="head-node").scan()
+        _scan_group(ScanOptions(), None, "head-node", files)
     assert "the files were listed on head-node" in elsewhere.value.__notes__[0]
     assert "same files at the same paths" in elsewhere.value.__notes__[0]
 
 
-def test_files_to_scan_in_a_store_do_not_show_its_secrets():
-    store = Store("s3://bucket", {"key": "hidden", "secret": "hidden"})
+def test_workers_of_an_executor_get_a_store_that_does_not_show_its_secrets(monkeypatch):
+    store, sent = Store("s3://bucket", {"key": "hidden", "secret": "hidden"}), []
     listing = Listing("", "s3://bucket", ("a.parquet",), (FileStamp(1, 1),), store)
-    group = FileGroup.of(listing, ScanOptions(), [0])
-    assert "hidden" not in repr(group)
-    assert pickle.loads(pickle.dumps(group)).paths == ["s3://bucket/a.parquet"]
+    monkeypatch.setattr(build, "run_all", lambda function, jobs, *_: sent.extend([function, *jobs]) or ())
+    assert list(build._scan_on(None, listing, ScanOptions(), [0], None)) == []
+    assert "hidden" not in repr(sent)
+    assert pickle.loads(pickle.dumps(sent))[1] == [ListedFile(0, "s3://bucket/a.parquet", 1)]
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["mapped", "in-memory"])
+@pytest.mark.parametrize("how", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy])
+def test_a_copied_dataset_has_the_start_point_of_the_first(folder, tmp_path, kept, in_memory, how):
+    (tmp_path / "file").touch()
+    dataset = me.read(folder, index_dir=tmp_path / "file" / "x" if in_memory else kept).shuffle(seed=4).batch(4)
+    whole = list(copy.copy(dataset))
+    rows = iter(dataset)
+    taken = [next(rows) for _ in range(3)]
+    dataset.load_state_dict(dataset.state_dict())
+    assert taken + list(how(dataset)) == whole
+
+
+def test_a_pickled_dataset_is_small_however_many_blocks_there_are(tmp_path, kept):
+    write_numbers(tmp_path / "few.arrow", 0, 10)
+    write_numbers(tmp_path / "many.arrow", 0, 4000)
+    few, many = (pickle.dumps(me.read(tmp_path / name, index_dir=kept)) for name in ("few.arrow", "many.arrow"))
+    assert len(many) <= len(few) + 20
+
+
+def test_a_local_file_is_named_by_its_path_and_an_object_by_its_version(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    assert location_of(index, 1) == str(folder / "1.arrow")
+    stored = location_of(FileIndex(index.view, Store("s3://bucket/data", {})), 1)
+    assert isinstance(stored, StoredFile)
+    assert str(stored) == str(folder / "1.arrow")
+
+
+def test_only_local_arrow_files_are_mapped(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    assert [is_mapped(index, file) for file in range(3)] == [True, True, False]
+    remote = FileIndex(index.view, Store("s3://bucket/data", {}))
+    assert [is_mapped(remote, file) for file in range(3)] == [False, False, False]
+
+
+def test_a_changed_file_is_noticed_and_an_object_is_checked_only_when_read(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    index.check(0)
+    write_numbers(folder / "0.arrow", 0, 99)
+    with pytest.raises(me.DataChangedError, match=r"0\.arrow was changed"):
+        index.check(0)
+    index.check(1)
+    FileIndex(index.view, Store("s3://bucket/data", {})).check(0)
+
+
+def test_files_have_the_columns_that_are_in_them_and_no_others(folder, kept):
+    index = open_index(folder, index_dir=kept)
+    assert index.constants(0) == index.layout == {}
+    assert index.schema(None).names == ["x"]
+    wanted = index.schema(None)
+    for file in range(3):
+        _, block = index.view.block(int(index.view.first_blocks[file]) + 1)
+        assert index.open(file, wanted).read(block)["x"].to_pylist() == [10 * file + number for number in range(4, 8)]
+
+
+CHANGED = DataChangedError("the object was replaced")
+BROKEN = DataFormatError("not a file of this format")
+
+
+def one_row(number):
+    return pa.record_batch({"x": [number]})
+
+
+BLOCKS = [Block(number, 10 * number, 10, 1) for number in range(3)]
+
+
+class Object:
+    """An object that notes what is done with it."""
+
+    def __init__(self):
+        self.log, self.failure = [], None
+
+    def fetch(self, spans):
+        self.log.append(("fetch", list(spans)))
+        return self
+
+    def open(self):
+        return None
+
+
+class PlainReader:
+    def __init__(self, file):
+        self._file = file
+
+    def read(self, block):
+        self._file.log.append(("read", block.number))
+        return one_row(block.number)
+
+
+class SpannedReader(PlainReader):
+    def spans(self, block):
+        return [(block.offset, block.offset + block.length)]
+
+    def decode(self, block, file):
+        self._file.log.append(("decode", block.number))
+        return one_row(block.number)
+
+
+@pytest.fixture
+def file():
+    return Object()
+
+
+@pytest.fixture
+def forgotten():
+    return []
+
+
+@pytest.fixture
+def opened(file, forgotten):
+    def make(reader):
+        return StoredBlocks(file, lambda: reader(file), lambda: forgotten.append(True))
+
+    return make
+
+
+def numbers(batches):
+    return [data["x"][0].as_py() for data in batches]
+
+
+def test_blocks_whose_bytes_are_known_are_fetched_together(file, opened):
+    assert numbers(opened(SpannedReader).read_all(BLOCKS)) == [0, 1, 2]
+    spans = [(0, 10), (10, 20), (20, 30)]
+    assert file.log == [("fetch", spans), ("decode", 0), ("decode", 1), ("decode", 2)]
+
+
+def test_other_blocks_are_read_as_their_reader_reads_them(file, opened):
+    assert numbers(opened(PlainReader).read_all(BLOCKS)) == [0, 1, 2]
+    assert file.log == [("read", 0), ("read", 1), ("read", 2)]
+    assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
+
+
+def fail(error):
+    raise error
+
+
+@pytest.mark.parametrize("raised", [CHANGED, BROKEN], ids=["by the object", "by a format that hid it"])
+def test_the_index_of_a_replaced_object_is_forgotten(file, opened, forgotten, raised):
+    file.failure = None if raised is CHANGED else CHANGED
+    with pytest.raises(DataChangedError, match="replaced"):
+        opened(lambda _: fail(raised))
+    assert forgotten == [True]
+
+
+def test_a_broken_object_is_reported_as_broken_and_its_index_stays(opened, forgotten):
+    with pytest.raises(DataFormatError, match="not a file"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == []
+
+
+def test_an_error_of_the_store_is_reported_in_place_of_what_a_format_made_of_it(file, opened, forgotten):
+    file.failure = StoreError("403 Forbidden")
+    with pytest.raises(StoreError, match="403"):
+        opened(lambda _: fail(BROKEN))
+    assert forgotten == []
+
+
+def nested():
+    """Columns of all shapes, of which the names of some are the beginnings of those of others."""
+    numbers = range(60)
+    return pa.table(
+        {
+            "id": numbers,
+            "a": [{"b": number, "c": [str(number), None]} for number in numbers],
+            "a.b": [number * 3 for number in numbers],
+            "ab": [f"word {number % 3}" for number in numbers],
+            "m": pa.array([[(str(number), number)] for number in numbers], pa.map_(pa.string(), pa.int32())),
+            "none": pa.nulls(60),
+            "noise": [os.urandom(20_000) for _ in numbers],
+        }
+    )
+
+
+def open_object(content, names):
+    """An object of row groups, to be read block by block, and the client that remembers requests."""
+    file, client = stored(content)
+    scan = formats.scan_file(file)
+    wanted = pa.schema([scan.schema.field(name) for name in names])
+    blocks = [Block(number, *location) for number, location in enumerate(scan.blocks)]
+    reader = StoredBlocks(file, lambda: parquet.open_blocks(file, scan.schema, wanted), lambda: None)
+    client.read.clear()
+    return reader, blocks, client, file
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+@pytest.mark.parametrize(
+    "names", [["id"], ["a"], ["a.b"], ["ab", "id"], ["m", "none"], [], ["noise"], nested().column_names]
+)
+def test_the_spans_of_a_block_are_all_that_decoding_needs(names, version, tmp_path):
+    table = nested()
+    content = parquet_bytes(table, 10, version=version, data_page_size=3000)
+    (tmp_path / "x.parquet").write_bytes(content)
+    local = parquet.open_blocks(str(tmp_path / "x.parquet"), table.schema, table.select(names).schema)
+    reader, blocks, client, file = open_object(content, names)
+    assert len(blocks) == 6
+    wanted = [span for block in blocks[1:5] for span in reader._reader.spans(block)]
+    file.fetch(wanted)
+    asked = sorted(client.read)
+    file._recent = ()
+    client.read.clear()
+    read = list(reader.read_all(blocks[1:5]))
+    assert sorted(client.read) == asked
+    assert read == [local.read(block) for block in blocks[1:5]]
+    assert [data.num_rows for data in read] == [10] * 4
+    if names == table.column_names:
+        assert len(client.read) == 1
+
+
+def test_bytes_that_were_not_foreseen_are_fetched(monkeypatch):
+    table = nested().select(["id", "noise"])
+    content = parquet_bytes(table, 10, compression="none")
+    spans = parquet.ParquetBlocks.spans
+    monkeypatch.setattr(
+        parquet.ParquetBlocks, "spans", lambda self, block: [(begin, end - 1) for begin, end in spans(self, block)]
+    )
+    reader, blocks, _, _ = open_object(content, table.column_names)
+    assert pa.concat_tables(reader.read_all(blocks)).select(["id"]) == table.select(["id"])

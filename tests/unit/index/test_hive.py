@@ -75,7 +75,7 @@ def test_files_of_every_format_get_the_columns_of_their_folders(tmp_path, kinds)
 
 def test_partition_columns_alone_open_no_file(root, monkeypatch):
     dataset = me.read(root, partitioning="hive").select_columns(["place", "year"])
-    monkeypatch.setattr("midepoch.index.files.FileIndex.open", None)
+    monkeypatch.setattr("midepoch.index.build.FileIndex.open", None)
     assert [tuple(row.values()) for row in dataset][::4] == [("x", 2023), ("y z", 2023), ("x", 2024), (None, 2025)]
     assert (
         next(iter(me.read(root, partitioning="hive", columns=["year"]).shuffle(1).batch(16)))["year"].count(2023) == 8

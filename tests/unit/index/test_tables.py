@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from midepoch.index.tables import TableIndex
+import midepoch as me
+from midepoch.formats import Block
+from midepoch.index.tables import BLOCK_ROWS, MOST_BLOCKS, NumberIndex, TableIndex
 
 
 def table(start, stop, rows=4):
@@ -84,3 +86,34 @@ def test_a_table_without_rows():
     empty = TableIndex([table(0, 4).slice(0, 0)], table(0, 1).schema)
     assert empty.view.rows == 0
     assert empty.schema(None).names == ["x", "y"]
+
+
+@pytest.mark.parametrize("rows", [0, 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 1])
+def test_all_numbers_are_there_once(rows):
+    index = pickle.loads(pickle.dumps(NumberIndex(rows, "list", "n")))
+    assert index.view.rows == rows
+    reader = index.open(0, index.schema(None))
+    blocks = [index.view.block(number)[1] for number in range(len(index.view.block_rows))]
+    assert [n for block in blocks for n in reader.read(block)["n"].to_pylist()] == list(range(rows))
+
+
+def test_a_block_is_a_run_of_numbers():
+    reader = NumberIndex(9, "list", "n").open(0, NumberIndex(9, "list", "n").schema(None))
+    assert reader.read(Block(0, 4, 0, 3)).to_pydict() == {"n": [4, 5, 6]}
+
+
+def test_so_many_rows_that_their_blocks_would_not_fit_open_at_once():
+    class Squares:
+        def __len__(self):
+            return 10**10
+
+        def __getitem__(self, number):
+            return number * number
+
+    dataset = me.from_indexable(Squares())
+    assert len(dataset) == 10**10
+    assert len(dataset.file_rows("").index.view.block_rows) <= MOST_BLOCKS
+    assert next(iter(dataset.skip(10**10 - 1))) == (10**10 - 1) ** 2
+    rows = iter(dataset.shuffle(seed=1, level="row"))
+    first = [next(rows) for _ in range(3)]
+    assert len({*first}) == 3

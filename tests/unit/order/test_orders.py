@@ -38,7 +38,7 @@ shuffles = st.builds(
     seed=st.integers(0, 9),
     level=st.sampled_from(["file", "block", "row"]),
     window=st.integers(1, 50),
-    window_blocks=st.none() | st.integers(1, 9),
+    window_blocks=st.integers(1, 9),
     window_bytes=st.integers(1, 1000),
 )
 sizes = st.lists(st.integers(0, 30), min_size=1, max_size=6)

@@ -8,12 +8,9 @@ from hypothesis import strategies as st
 
 from kept_bits import Bits, starts_of
 from midepoch.order import permutation
-from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.permutation import TABLE, permute, unpermute
-from midepoch.order.selection import KeptBlocks, Selection, Slices
-from midepoch.order.split import TrainTestSplit
-from midepoch.order.surveyed import Surveyed
+from midepoch.order.selection import Deletes, KeptBlocks, Selection, Slices, Surveyed, TrainTestSplit
 from midepoch.sources.appended import FileSubset, generations, lane_of_generations
 
 FILES = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=4)
@@ -32,7 +29,7 @@ def scattering_steps(draw, total):
     steps = []
     for kind in draw(st.lists(st.sampled_from(["row", "block", "slice", "split", "listed"]), max_size=3)):
         if kind in ("row", "block"):
-            blocks = draw(st.none() | st.integers(1, 3))
+            blocks = draw(st.integers(1, 3))
             steps.append(
                 Shuffle(seed=draw(st.integers(0, 9)), level=kind, window=5, window_blocks=blocks, window_bytes=1 << 20)
             )

@@ -227,7 +227,6 @@ def test_a_batch_of_uncompressed_arrow_also_counts_virtual_blocks():
         ({"window": 30, "window_blocks": 3}, False),
         ({"window": 31, "window_blocks": 3}, True),
         ({"window": 30, "window_blocks": 4}, True),
-        ({"window": 30, "window_blocks": None}, False),
     ],
 )
 def test_a_window_that_is_smaller_than_asked_for_is_limited_by_bytes(asked, limited):

@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
-from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed, Selection, Slices
+from midepoch.order.orders import Interval, Sequential, Shuffle, Slice, build_order, lanes_by_file
+from midepoch.order.selection import (
+    ChunkedNumbers,
+    Deletes,
+    Intervals,
+    KeptBlocks,
+    Listed,
+    Selection,
+    Slices,
+    Without,
+    clipped,
+    percent_of,
+    slice_bounds,
+)
 
 LEVELS = ("file", "block", "row")
 
@@ -173,3 +185,70 @@ def test_selections_and_slices_survive_pickling():
     slices = Slices(intervals=((1, 3), (0, 1)))
     assert pickle.loads(pickle.dumps(slices)) == slices
     assert slices.describe() == {"op": "split", "rows": [[1, 3], [0, 1]]}
+
+
+def left_out(kind, rows):
+    return kind(rows=np.array(sorted(rows), np.int64))
+
+
+@given(sequences(), st.data(), st.sampled_from(["file", "block"]))
+def test_rows_that_are_left_out_leave_all_others_in_place(inner, data, level):
+    gone = data.draw(st.sets(st.integers(0, inner.size - 1))) if inner.size else set()
+    step = left_out(Deletes, gone)
+    order = step.apply(inner)
+    assert all_rows(order) == [row for row in range(inner.size) if row not in gone]
+    assert order.size == step.size(inner.size)
+    owners = np.searchsorted(inner.piece_starts(level), all_rows(order), "right").tolist()
+    assert all(len(set(owners[begin:end])) <= 1 for begin, end in pairwise(check_pieces(order, level)))
+
+
+@given(sequences(), st.data(), st.randoms(use_true_random=False))
+def test_rows_of_blocks_that_are_left_out_already_change_nothing(whole, data, random):
+    blocks = whole.piece_starts("block")
+    inner = KeptBlocks(whole.piece_starts("file"), blocks, np.array([random.random() < 0.5 for _ in blocks[1:]], bool))
+    gone = data.draw(st.sets(st.integers(0, whole.size - 1))) if whole.size else set()
+    assert all_rows(left_out(Deletes, gone).apply(inner)) == [row for row in all_rows(inner) if row not in gone]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_rows_are_left_out_before_and_after_a_shuffle(level):
+    base, shuffle = Sequential(np.array([0, 12, 20]), np.array([0, 5, 12, 20])), Shuffle(seed=2, level=level, window=4)
+    expected = [row for row in range(20) if row not in (0, 7, 19)]
+    assert sorted(all_rows(build_order(base, [left_out(Deletes, {0, 7, 19}), shuffle], 1))) == expected
+    whole = all_rows(build_order(base, [shuffle], 1))
+    edited = build_order(base, [shuffle, left_out(Without, {0, 7, 19})], 1)
+    assert all_rows(edited) == [row for row in whole if row in expected]
+    check_pieces(edited, "block")
+
+
+def test_a_lane_loses_only_its_own_rows():
+    lane, step = Interval(Sequential(np.array([0, 20]), np.array([0, 20])), 5, 10), left_out(Without, {2, 6, 12})
+    assert all_rows(step.apply(lane)) == [5, 7, 8, 9]
+    assert step.positions(lane).tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [Deletes, Without])
+def test_a_state_knows_which_rows_are_left_out(kind):
+    described = left_out(kind, {1, 2}).describe()
+    assert described == {"op": kind.__name__.lower(), "rows": 2, "digest": "96a3cf72d606b6a4"}
+    assert left_out(kind, {1, 3}).describe() != described
+    assert pickle.loads(pickle.dumps(left_out(kind, {1, 2}))).describe() == described
+
+
+@pytest.mark.parametrize("start", [None, 0, 3, 9, 10, 12, -1, -10, -12])
+@pytest.mark.parametrize("stop", [None, 0, 3, 9, 10, 12, -1, -10, -12])
+def test_bounds_are_those_of_python(start, stop):
+    assert list(range(*slice_bounds(start, stop, 10))) == list(range(10))[start:stop]
+
+
+def test_percents_are_rounded_to_the_nearest_row():
+    assert slice_bounds("10%", " 33.3 % ", 60) == (6, 20)
+    assert slice_bounds("-50%", "100%", 7) == (3, 7)
+    assert percent_of(50, 3) == 2
+    assert clipped(-2, 10) == 8
+
+
+@pytest.mark.parametrize("wrong", ["10", "101%", "-101%", "%", ""])
+def test_other_texts_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"stop is .*; pass a number of rows, or percents"):
+        slice_bounds(0, wrong, 10)

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from midepoch._common.hashing import key_of, mix64
-from midepoch.order import split
+from midepoch.order import selection
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
-from midepoch.order.split import GROUP, TrainTestSplit, multiply_divide
+from midepoch.order.selection import GROUP, TrainTestSplit, multiply_divide
 from midepoch.order.windows import Blocks
 
 SIZES = st.one_of(st.integers(0, 5), st.integers(0, 4 * GROUP), st.integers(2000, 2100))
@@ -127,7 +127,7 @@ def test_rows_are_the_same_whichever_positions_are_asked_for_together(positions)
 def test_many_positions_and_boundaries_are_hashed_in_turns(monkeypatch):
     order = halves(0.3)[0].apply(plain(5000))
     rows, starts = all_rows(order), order.piece_starts("block").tolist()
-    monkeypatch.setattr(split, "GROUPS_AT_ONCE", 3)
+    monkeypatch.setattr(selection, "GROUPS_AT_ONCE", 3)
     again = halves(0.3)[0].apply(plain(5000))
     assert all_rows(again) == rows
     assert again.piece_starts("block").tolist() == starts
@@ -151,11 +151,11 @@ def test_few_test_rows_come_from_other_groups_for_other_seeds():
     assert len({row // GROUP for row in first}) > 80
 
 
-NUMBERS = st.integers(0, split.MOST_ROWS)
+NUMBERS = st.integers(0, selection.MOST_ROWS)
 
 
-@given(st.lists(NUMBERS, min_size=1), NUMBERS, NUMBERS, st.integers(1, split.MOST_ROWS))
-@example([split.MOST_ROWS], split.MOST_ROWS, split.MOST_ROWS, 1 << 40)
+@given(st.lists(NUMBERS, min_size=1), NUMBERS, NUMBERS, st.integers(1, selection.MOST_ROWS))
+@example([selection.MOST_ROWS], selection.MOST_ROWS, selection.MOST_ROWS, 1 << 40)
 def test_products_of_more_than_64_bits_are_exact(values, factor, offset, divisor):
     expected = [(value * factor + offset) // divisor for value in values]
     if max(expected) < 1 << 63:

@@ -9,11 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kept_bits import Bits, starts_of
-from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
-from midepoch.order.selection import KeptBlocks, Slices
-from midepoch.order.split import TrainTestSplit
-from midepoch.order.surveyed import KeptRows, Surveyed, first_scattering
+from midepoch.order.selection import Deletes, KeptBlocks, KeptRows, Slices, Surveyed, TrainTestSplit, first_scattering
 
 FILES = st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4)
 

@@ -31,7 +31,7 @@ def folder(tmp_path):
 @pytest.fixture(autouse=True)
 def _small_units(monkeypatch):
     """Units of one or two blocks, so that few rows have many units, made in this process."""
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
     monkeypatch.setattr(survey, "SMALLEST_UNIT", 100)
 
 
@@ -375,7 +375,7 @@ def test_units_without_rows_are_files_without_rows(folder, tmp_path):
 
 def test_objects_in_memory_are_cached_by_the_process_that_has_them(folder, tmp_path, monkeypatch):
     memory = pytest.importorskip("fsspec").filesystem("memory")
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 2)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 2)
     memory.put(str(folder), "/cached", recursive=True)
     try:
         assert ids(me.read("memory://cached").filter(is_even).cache(tmp_path / "cache")) == list(range(0, ROWS, 2))

@@ -10,7 +10,7 @@ import pytest
 import midepoch as me
 from files import write
 from midepoch.errors import CheckpointMismatchError, SurveyMismatchError
-from midepoch.order.deletes import Deletes
+from midepoch.order.selection import Deletes
 from midepoch.stages.skip import SkipErrors, SkipLog
 from midepoch.testing import assert_resumes
 
@@ -34,7 +34,7 @@ def folder(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch):
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
 
 
 def is_even(row):

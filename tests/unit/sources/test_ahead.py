@@ -96,7 +96,7 @@ shuffles = st.builds(
     seed=st.integers(0, 9),
     level=st.sampled_from(["file", "block", "row"]),
     window=st.integers(1, 90),
-    window_blocks=st.none() | st.integers(1, 9),
+    window_blocks=st.integers(1, 9),
     window_bytes=st.sampled_from([1, 500, 4000, 1 << 29]),
 )
 order_steps = st.lists(
@@ -658,3 +658,21 @@ def test_threads_may_look_at_more_blocks_than_are_kept(tmp_path, monkeypatch):
         sys.setswitchinterval(interval)
     assert len(opened.blocks._views) == len(opened.blocks._open_files) == 1
     opened.close()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_of_files_of_one_row_only_a_few_are_opened_ahead(tmp_path, monkeypatch, shuffled):
+    files, most = 500, 16
+    for number in range(files):
+        (tmp_path / f"{number:05}.jsonl").write_text(json.dumps({"id": number}))
+    monkeypatch.setattr(ahead, "STEP_BLOCKS", most)
+    opened = []
+    hold = OpenFiles.hold
+    monkeypatch.setattr(OpenFiles, "hold", lambda self, numbers: opened.extend(numbers) or hold(self, numbers))
+    dataset = me.read(tmp_path)
+    ids, most_ahead = [], 0
+    for row in dataset.shuffle(seed=1) if shuffled else dataset:
+        ids.append(row["id"])
+        most_ahead = max(most_ahead, len(opened) - len(ids))
+    assert (sorted(ids) if shuffled else ids) == list(range(files))
+    assert most_ahead <= 3 * most

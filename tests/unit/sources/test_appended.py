@@ -96,7 +96,7 @@ order_steps = st.lists(
         seed=st.integers(0, 9),
         level=st.sampled_from(["file", "block", "row"]),
         window=st.integers(1, 20),
-        window_blocks=st.none() | st.integers(1, 5),
+        window_blocks=st.integers(1, 5),
         window_bytes=st.integers(1, 40_000),
     ),
     max_size=1,

@@ -5,7 +5,7 @@ import pytest
 
 import midepoch as me
 from files import write_numbers
-from midepoch.order.without import Without
+from midepoch.order.selection import Without
 from midepoch.sources.edits import without_rows
 
 

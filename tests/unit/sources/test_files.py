@@ -9,8 +9,7 @@ import pytest
 
 import midepoch as me
 from files import write, write_numbers
-from midepoch._common.checks import parse_size
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once, parse_size
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
@@ -102,12 +101,12 @@ def test_names_for_messages(source):
 
 
 def test_a_state_records_columns_and_order_and_the_last_seed(source):
-    steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4), Slice(start=0, stop=8))
+    steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4, window_bytes=99), Slice(start=0, stop=8))
     described = replace(source, columns=("id",), steps=steps)
     assert described.describe() == [
         {"op": "read", "columns": ["id"]},
         {"op": "shuffle", "level": "file", "seed": 3},
-        {"op": "shuffle", "level": "block", "seed": 9, "window": 4},
+        {"op": "shuffle", "level": "block", "seed": 9, "window": 4, "window_blocks": 1, "window_bytes": 99},
         {"op": "take", "n": 8},
     ]
     assert (described.seed, source.seed, described.size) == (9, 0, 8)

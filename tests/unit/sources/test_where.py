@@ -14,8 +14,8 @@ import pytest
 import midepoch as me
 from midepoch.errors import CheckpointMismatchError, DataFormatError, SchemaMismatchError
 from midepoch.formats import parquet
-from midepoch.index import pruning
-from midepoch.index.predicate import Predicate
+from midepoch.index import filters as filters_module
+from midepoch.index.filters import Predicate
 from midepoch.sources import ahead
 from midepoch.sources import lane as source
 from midepoch.sources.blocks import FileBlocks
@@ -214,7 +214,7 @@ def test_a_state_tells_filters_apart_whose_shortened_text_is_equal(folder):
 
 def test_a_state_raises_if_the_filter_now_keeps_other_blocks(folder, monkeypatch):
     state = me.read(folder, filters=field("id") > 100).state_dict()
-    monkeypatch.setattr(pruning, "blocks_that_may_match", lambda index, *_: pruning.np.ones(20, bool))
+    monkeypatch.setattr(filters_module, "blocks_that_may_match", lambda index, *_: filters_module.np.ones(20, bool))
     with pytest.raises(CheckpointMismatchError, match="blocks of stage 1, where, was 10 then and is 20 now"):
         me.read(folder, filters=field("id") > 100).load_state_dict(state)
 
@@ -227,8 +227,8 @@ def test_the_blocks_that_match_are_kept_beside_the_index(folder, tmp_path, monke
 
     first = ids(opened())
     (kept,) = index_dir.glob("*.kept")
-    decided, true = [], pruning._decide
-    monkeypatch.setattr(pruning, "_decide", lambda *args: (decided.append(1), true(*args))[1])
+    decided, true = [], filters_module._decide
+    monkeypatch.setattr(filters_module, "_decide", lambda *args: (decided.append(1), true(*args))[1])
     assert (ids(opened()), decided) == (first, [])
     for broken in (b"", kept.read_bytes()[:-1], kept.read_bytes()[:-1] + b"\xff", b"\0" * 40):
         kept.write_bytes(broken)

@@ -15,7 +15,7 @@ from surveys import without_survey
 @pytest.fixture(autouse=True)
 def _in_process(monkeypatch):
     """Surveys run in this process."""
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def data(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch):
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
 
 
 def changed(dataset, function, stage=-1):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch._common import trust
+from midepoch._common import files as common_files
 from midepoch._common.files import framed, unframed
 from midepoch.storage import block_cache as caches
 from midepoch.storage.block_cache import SUFFIX, BlockCache, Fetch, block_key
@@ -243,12 +243,12 @@ def test_a_claim_ends_with_its_process_and_is_not_waited_for_too_long(tmp_path, 
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_cache_that_is_sent_to_another_process_trusts_the_same_users(tmp_path, monkeypatch, trusted):
-    monkeypatch.setattr(trust, "_shared", set())
+    monkeypatch.setattr(common_files, "_shared", set())
     sent = pickle.dumps(BlockCache(tmp_path / "cache", 1 << 20, trust_shared=trusted))
-    monkeypatch.setattr(trust, "_shared", set())
+    monkeypatch.setattr(common_files, "_shared", set())
     received = pickle.loads(sent)
     assert (received.folder, received.limit) == (tmp_path / "cache", 1 << 20)
-    assert trust.is_shared(received.folder) == trusted
+    assert common_files.is_shared(received.folder) == trusted
 
 
 @pytest.mark.parametrize("size", ["much", "-1", "1 parsec", -1])

@@ -10,7 +10,7 @@ from time import sleep
 import pytest
 
 from forking import in_a_forked_process
-from midepoch._common.once import log_once
+from midepoch._common.checks import log_once
 from midepoch.errors import StoreError
 from midepoch.storage.options import known_options
 from midepoch.storage.retry import REDACTED, RetryPolicy

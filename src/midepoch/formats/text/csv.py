@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.records import (

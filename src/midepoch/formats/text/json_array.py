@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.jsonl import FIX, SUFFIXES, clash, first_error, infer_lines, parse_lines

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead
 from midepoch.formats.text.records import (
     NEWLINE,

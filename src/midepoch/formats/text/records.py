@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import Block, Scan, check_inflation, read_as
 from midepoch.storage.objects import Bytes, Location, open_bytes, open_file

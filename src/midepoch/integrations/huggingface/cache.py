@@ -15,10 +15,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.files import exclusive_lock, write_privately
-from midepoch._common.lazy import cached_property
-from midepoch._common.text import count
-from midepoch._common.trust import read_trusted
+from midepoch._common.checks import cached_property, count
+from midepoch._common.files import exclusive_lock, read_trusted, write_privately
 from midepoch.errors import MissingExtraError, NoDataError
 from midepoch.index.saved import digest_of
 from midepoch.storage.local import FileStamp, stamp_of

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.checks import check_integer
+from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import digest
-from midepoch._common.text import count
 from midepoch.dataset import Dataset
 from midepoch.dataset.front_door import FrontDoor
 from midepoch.dataset.planned import HubDescription

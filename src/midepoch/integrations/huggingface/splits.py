@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from midepoch.order.bounds import clipped, percent_of
+from midepoch.order.selection import clipped, percent_of
 
 ROUNDINGS = ("closest", "pct1_dropremainder")
 EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from midepoch._common.text import count
+from midepoch._common.checks import count
 from midepoch.errors import MissingExtraError
 from midepoch.stages.pack.documents import IGNORED, is_token_mask
 from midepoch.values.collate import join_others

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from midepoch._common.checks import Size, check_integer
-from midepoch._common.trust import check_trust
+from midepoch._common.files import check_trust
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read
 from midepoch.errors import DataFormatError, SchemaMismatchError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State, check_scale, checked_state

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal
 
-from midepoch._common.progress_bar import EVERY_SECONDS, ProgressBar
+from midepoch._common.jobs import EVERY_SECONDS, ProgressBar
 from midepoch.delivery.passes import Pass
 from midepoch.loader import Loader
 

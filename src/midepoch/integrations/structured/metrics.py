@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.lazy import cached_property
+from midepoch._common.checks import cached_property
 from midepoch._common.world import is_starting_a_process
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.index.index import IndexView

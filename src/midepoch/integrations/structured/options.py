@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from midepoch._common.checks import Size, check_integer, parse_size
-from midepoch._common.trust import check_trust
+from midepoch._common.files import check_trust
 from midepoch.dataset import Dataset
 from midepoch.dataset.reading import read
 from midepoch.formats import file_suffixes

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import LaneAssignment, lane_cuts
 from midepoch.checkpoint.state import State
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
-from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Order, build_order
+from midepoch.order.selection import Deletes
 from midepoch.sources.files import FileRows
 
 REPORTED_LANES = 16

@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from midepoch._common.hashing import key_of
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64, key_of
 from midepoch.index.index import IndexView
 from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindows
 from midepoch.order.windows import distinct, windows_of_rows
@@ -76,6 +75,7 @@ class ShuffleSplits(Shuffle):
     permutes: bool = True
     """False if only the rows inside windows change places, and splits stay in the order of the files."""
     level: Literal["file", "block", "row"] = "block"
+    window_bytes: int = 0  # windows are cut by rows alone
 
     def apply(self, inner: Order, *key: int | str) -> Order:
         splits = self.permuted(inner, *key)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
 from midepoch.stages.pack.strategies import OVERLONG, Overlong

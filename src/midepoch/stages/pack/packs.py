@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch._common.text import count
-from midepoch._common.types import I32, I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
 from midepoch.stages.counted import CountedItems, Groups, Wanted

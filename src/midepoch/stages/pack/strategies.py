@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 
 Strategy = Literal["best_fit", "first_fit", "balanced", "concat"]
 Overlong = Literal["cut", "drop", "alone"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.types import I64
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
 from midepoch.stages.counted import CHUNK, CountedItems, Pieces, Wanted

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from midepoch._common.text import count
-from midepoch._common.types import I64
+from midepoch._common.checks import count
+from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
 from midepoch.stages.counted import CountedItems, Pieces, Wanted

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.integrations.structured.splits import ShuffleSplits, Splitting
-from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential
+from midepoch.order.selection import Deletes
 
 
 def index_of(files):

@@ -1,6 +1,8 @@
-"""Which blocks can hold rows that a filter keeps: the facts that Arrow gets, and what is saved of its answers."""
+"""Filters as expressions: needed columns, masks, descriptions."""
 
+import datetime as dt
 import math
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -10,14 +12,111 @@ import pytest
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.formats import Range
-from midepoch.index import pruning
+from midepoch.index import filters
 from midepoch.index.build import open_index
+from midepoch.index.filters import SHOWN_CHARACTERS, Predicate, Where, _any_case, _may_match, _of_range, _of_values
 from midepoch.index.hive import HiveIndex
-from midepoch.index.pruning import Where, _any_case, _may_match, _of_range, _of_values
 from midepoch.index.tables import TableIndex
 
 field = pc.field
-SCHEMA = pa.schema([("x", "int64"), ("f", "double"), ("g", "double")])
+SCHEMA = pa.schema(
+    [("x", "int64"), ("xx", "int64"), ("s", "string"), ("deep", pa.struct([("x", "int64")])), ("f", "double")]
+)
+
+
+def batch(**columns):
+    return pa.record_batch(columns)
+
+
+@pytest.mark.parametrize(
+    ("expression", "columns"),
+    [
+        (field("x") > 1, ("x",)),
+        (field("xx") > 1, ("xx",)),
+        ((field("s") == "x") & (field("xx") == 1), ("xx", "s")),
+        (field("deep", "x") == 1, ("deep",)),
+        (pc.scalar(True), ()),
+        (field("s") == "xx", ("s",)),
+    ],
+)
+def test_the_columns_it_needs(expression, columns):
+    assert Predicate.of(expression, SCHEMA).columns == columns
+
+
+def test_the_mask_is_true_where_the_expression_is_and_false_where_it_is_null():
+    predicate = Predicate.of(field("x") > 1, SCHEMA)
+    assert predicate.mask(batch(s=["", "", ""], x=[1, 2, None])).tolist() == [False, True, False]
+    assert predicate.mask(batch(x=[1, 2])).tolist() == [False, True]
+    assert predicate.mask(batch(x=pa.array([], "int64"))).tolist() == []
+
+
+def test_a_filter_without_columns_has_a_mask_too():
+    for value in (True, False):
+        assert Predicate.of(pc.scalar(value), SCHEMA).mask(batch(x=[1, 2])).tolist() == [value, value]
+
+
+def test_lists_as_in_pyarrow_parquet():
+    predicate = Predicate.of([("x", ">", 1), ("s", "in", ["a"])], SCHEMA)
+    assert predicate.columns == ("x", "s")
+    assert predicate.mask(batch(x=[1, 2, 2], s=["a", "a", "b"])).tolist() == [False, True, False]
+
+
+def test_the_description_is_short_and_differs_wherever_the_filter_does():
+    long = [Predicate.of(field("x").isin([*range(500), middle, *range(500)]), SCHEMA).describe() for middle in (7, 8)]
+    assert long[0]["filter"] == long[1]["filter"]
+    many = (field("x") > 1) & (field("x") < 10**15)
+    for _ in range(4):
+        many = many | many
+    assert len(Predicate.of(many, SCHEMA).describe()["filter"]) == SHOWN_CHARACTERS + 1
+    assert long[0]["digest"] != long[1]["digest"]
+    assert Predicate.of(field("x") > 1, SCHEMA).describe() == {"filter": "(x > 1)", "digest": "91ef547efa908769"}
+
+
+def test_a_pickled_filter_is_described_the_same():
+    predicate = Predicate.of((field("x") > 1) & (field("s") == "é"), SCHEMA)
+    copied = pickle.loads(pickle.dumps(predicate))
+    assert copied.describe() == predicate.describe()
+    assert copied.content == predicate.content
+
+
+def test_times_are_described_by_their_integers():
+    schema = pa.schema([("t", pa.timestamp("ns")), ("d", "date32")])
+    moments = [Predicate.of(field("t") > pa.scalar(value, pa.timestamp("ns")), schema) for value in (1, 2)]
+    assert moments[0].describe()["digest"] != moments[1].describe()["digest"]
+    days = [Predicate.of(field("d") > dt.date(2024, 1, day), schema) for day in (1, 2)]
+    assert days[0].describe()["digest"] != days[1].describe()["digest"]
+
+
+def test_it_knows_whether_it_compares_with_nan():
+    assert Predicate.of(field("f") == math.nan, SCHEMA).names_nan
+    assert Predicate.of(field("f").isin([1.0, math.nan]), SCHEMA).names_nan
+    assert not Predicate.of(field("f") < 1.5, SCHEMA).names_nan
+    assert not Predicate.of(field("s") == "nan", SCHEMA).names_nan
+
+
+@pytest.mark.parametrize(
+    ("filters", "error", "message"),
+    [
+        (
+            field("nope") > 1,
+            SchemaMismatchError,
+            "'nope', which does not exist. There are: x, xx, s, deep, f",
+        ),
+        (field("deep", "y") > 1, SchemaMismatchError, "the column 'deep.y', which does not exist"),
+        (field("s") > 1, SchemaMismatchError, "does not fit the types of these columns: .* cast it"),
+        (field("x") + 1, TypeError, r"is of type int64\. Compare it"),
+        (field(1) > 1, ValueError, "names a column by its number"),
+        ([("x", "?", 1)], ValueError, "which is not a list of"),
+        ([], TypeError, "must be a pyarrow.compute expression"),
+        (len, TypeError, r"use \.filter\(fn\)"),
+    ],
+)
+def test_filters_that_cannot_be_computed(filters, error, message):
+    with pytest.raises(error, match=message):
+        Predicate.of(filters, SCHEMA)
+
+
+FLOATS = pa.schema([("x", "int64"), ("f", "double"), ("g", "double")])
 
 
 def bounds(low, high, nulls=0, rows=10):
@@ -42,42 +141,42 @@ def bounds(low, high, nulls=0, rows=10):
     ],
 )
 def test_statistics_rule_out_only_what_they_exclude(values, expression, may):
-    assert _may_match(expression, SCHEMA, [_of_range("x", values)]).tolist() == [may]
+    assert _may_match(expression, FLOATS, [_of_range("x", values)]).tolist() == [may]
 
 
 def test_values_of_folders_are_facts_and_null_is_one():
     facts = [_of_values({"x": pa.scalar(3)}), _of_values({"x": pa.scalar(None, "int64")}), _of_values({})]
-    assert _may_match(field("x") == 3, SCHEMA, facts).tolist() == [True, False, True]
-    assert _may_match(field("x").is_null(), SCHEMA, facts).tolist() == [False, True, True]
+    assert _may_match(field("x") == 3, FLOATS, facts).tolist() == [True, False, True]
+    assert _may_match(field("x").is_null(), FLOATS, facts).tolist() == [False, True, True]
 
 
 def test_a_fact_for_which_the_filter_cannot_be_computed_rules_nothing_out_and_the_others_do():
     facts = [_of_values({"x": pa.scalar(number)}) for number in (5, 0, 2, 7, 4)]
     expression = pc.divide(pc.scalar(8), field("x")) == 4
-    assert _may_match(expression, SCHEMA, facts).tolist() == [False, True, True, False, False]
+    assert _may_match(expression, FLOATS, facts).tolist() == [False, True, True, False, False]
 
 
 def cases(expression, columns, **ranges):
-    return _any_case(expression, SCHEMA, columns, [(0, pc.scalar(True), ranges)]).tolist()
+    return _any_case(expression, FLOATS, columns, [(0, pc.scalar(True), ranges)]).tolist()
 
 
 def test_nan_is_expected_in_floats_whatever_the_statistics_say():
-    columns = [SCHEMA.field("f")]
+    columns = [FLOATS.field("f")]
     assert cases(~(field("f") < 9), columns, f=bounds(1.0, 2.0)) == [True]
     assert cases(field("f") > 9, columns, f=bounds(1.0, 2.0)) == [False]
     assert cases(field("f").is_null(), columns, f=bounds(1.0, 2.0)) == [False]
 
 
 def test_one_float_column_may_hold_nan_where_another_does_not():
-    columns = [SCHEMA.field("f"), SCHEMA.field("g")]
+    columns = [FLOATS.field("f"), FLOATS.field("g")]
     expression = ~(field("f") < 9) & (field("g") > 9)
     assert cases(expression, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 20.0)) == [True]
     assert cases(expression, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [False]
 
 
 def test_with_many_float_columns_the_statistics_of_the_rest_are_not_used(monkeypatch):
-    monkeypatch.setattr(pruning, "MAX_FLOATS", 1)
-    columns = [SCHEMA.field("f"), SCHEMA.field("g")]
+    monkeypatch.setattr(filters, "MAX_FLOATS", 1)
+    columns = [FLOATS.field("f"), FLOATS.field("g")]
     assert cases(field("g") > 9, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [True]
     assert cases(field("f") > 9, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [False]
 
@@ -107,7 +206,7 @@ def test_blocks_are_chosen_by_folders_and_footers(files, kept):
 
 
 def test_many_files_are_decided_in_several_batches(files, kept, monkeypatch):
-    monkeypatch.setattr(pruning, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(filters, "FILES_AT_ONCE", 1)
     assert blocks(open_index(files, index_dir=kept), field("x").isin([31, 89])) == [0, 5]
 
 
@@ -127,29 +226,29 @@ def test_a_decision_is_saved_beside_the_index_for_each_filter_and_partitioning(f
     assert len(list(kept.glob("*.kept"))) == 2
     blocks(HiveIndex(index), field("x") < 45)
     assert len(list(kept.glob("*.kept"))) == 3
-    monkeypatch.setattr(pruning, "_decide", lambda *_: pytest.fail("decided again"))
+    monkeypatch.setattr(filters, "_decide", lambda *_: pytest.fail("decided again"))
     assert blocks(index, field("x") < 45) == first
 
 
 def test_a_saved_decision_that_is_damaged_or_of_another_size_is_not_used(tmp_path):
     path = tmp_path / "a.kept"
     mask = np.array([True, False, True] * 5)
-    pruning._save(path, mask)
-    assert pruning._load(path, 15).tolist() == mask.tolist()
-    assert pruning._load(path, 16) is None
-    assert pruning._load(path, 7) is None
+    filters._save(path, mask)
+    assert filters._load(path, 15).tolist() == mask.tolist()
+    assert filters._load(path, 17) is None
+    assert filters._load(path, 7) is None
     content = path.read_bytes()
     for number in range(len(content)):
         path.write_bytes(content[:number] + bytes([content[number] ^ 1]) + content[number + 1 :])
-        assert pruning._load(path, 15) is None
+        assert filters._load(path, 15) is None
     path.write_bytes(content[:-1])
-    assert pruning._load(path, 15) is None
-    assert pruning._load(tmp_path / "missing", 15) is None
+    assert filters._load(path, 15) is None
+    assert filters._load(tmp_path / "missing", 15) is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").touch()
-    pruning._save(tmp_path / "file" / "a.kept", np.ones(3, bool))
+    filters._save(tmp_path / "file" / "a.kept", np.ones(3, bool))
 
 
 def test_decisions_that_were_swapped_are_not_used(files, kept):
