@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from midepoch.dataset.planned import Item
+from midepoch.dataset.dataset import Item
 from midepoch.delivery.digests import check_digest, digest_of
 from midepoch.delivery.metrics import Meter
 from midepoch.delivery.progress import AnyProgress

@@ -13,7 +13,7 @@ import torch
 from midepoch._common.once import log_once
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.state import State
-from midepoch.dataset.planned import Item
+from midepoch.dataset.dataset import Item
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.metrics import Meter, OnMetrics
 from midepoch.delivery.passes import Pass, PassIterator

@@ -14,8 +14,7 @@ from midepoch._common.checks import check_integer
 from midepoch._common.once import log_once
 from midepoch._common.world import launched_rank
 from midepoch.dataset import Dataset
-from midepoch.dataset.planned import Item
-from midepoch.dataset.signatures import Made, Row, Table
+from midepoch.dataset.dataset import Item, Made, Row, Table, plan_of, start_point_of
 from midepoch.delivery.metrics import OnMetrics
 from midepoch.delivery.plan import Even, Plan
 from midepoch.loader.column_kinds import ColumnKinds
@@ -200,7 +199,7 @@ class Loader(DeliveringLoader[Item]):
             balance=balance,
             digest=digest,
         )
-        plan = options.plan(dataset.plan)
+        plan = options.plan(plan_of(dataset))
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
@@ -216,7 +215,7 @@ class Loader(DeliveringLoader[Item]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
-        self._start_point = dataset.start_point.for_loader()
+        self._start_point = start_point_of(dataset).for_loader()
         self._options, self._plan = options, plan
         self._pools = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
@@ -237,7 +236,7 @@ class Loader(DeliveringLoader[Item]):
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
         self._pools = WeakSet()
-        self.dataset.start_point.linked_to(self._start_point)  # type: ignore[attr-defined]
+        start_point_of(self.dataset).linked_to(self._start_point)  # type: ignore[arg-type]
         self._number = None if self._number is None else next(_numbers)
 
 

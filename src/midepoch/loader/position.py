@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from midepoch.checkpoint.row_digest import RowDigest
-from midepoch.dataset.planned import Item
+from midepoch.dataset.dataset import Item, plan_of
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan, check_shard
 from midepoch.delivery.position import StartPoint
@@ -132,7 +132,7 @@ class PositionedLoader(DataLoader[Item]):
         of date. Ranks are not compared from then on. If it raises, nothing has changed.
         """
         ranks, rank = check_shard(num_shards, index)
-        of_dataset: Plan = self.dataset.plan  # type: ignore[attr-defined]
+        of_dataset = plan_of(self.dataset)  # type: ignore[arg-type]
         plan = self._options.plan(replace(of_dataset, ranks=ranks, rank=rank, sharded_by="user"))
         self._start_point.load_state_dict(plan, at)
         self._plan, self._waiting, self._finished_run, self._number = plan, None, None, None

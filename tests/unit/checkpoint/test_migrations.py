@@ -14,7 +14,7 @@ import midepoch as me
 from golden.write import DOORS, PIPELINES, golden_files
 from midepoch.checkpoint import versions as migrations
 from midepoch.checkpoint.versions import MIGRATIONS, VERSION, upgrade
-from midepoch.integrations.structured.dataset import StructuredDataset
+from midepoch.integrations.structured import StructuredDataset
 from midepoch.integrations.torchdata import from_stateful_dataloader
 from worlds import ids, is_kept, write_files
 

@@ -8,14 +8,14 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.dataset.reading import read_index
+from midepoch.dataset import Dataset, from_source
+from midepoch.dataset.read import ReadOptions
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.field_ids import FieldIdIndex, Missing, TableBlocks, TableColumns
 from midepoch.index.field_names import FIELD_ID, NamedField
 from midepoch.index.pruning import Where
-from midepoch.storage.options import Fetch
 
 
 def field(name, kind, number):
@@ -40,7 +40,7 @@ def index(tmp_path):
 
 
 def rows(index, columns=None, filters=None):
-    return list(read_index(index, columns, filters, Fetch()))
+    return list(from_source(ReadOptions(columns=columns, filters=filters).rows(index), Dataset))
 
 
 def test_columns_are_those_of_the_table(index):

@@ -1,14 +1,19 @@
-"""A dataset by number: for trainers and samplers that index, and a sampler of positions that resumes."""
+"""The items of one epoch as other libraries take them: by position for samplers, as a column, as pandas frames."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from itertools import islice
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from midepoch._common.text import count
 from midepoch.delivery.plan import Plan
+from midepoch.errors import MissingExtraError
 from midepoch.index.numbers import NumberIndex
 from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.sources.files import FileRows
@@ -76,9 +81,10 @@ class MapView(Generic[Element]):
         sampler has ``state_dict``, ``load_state_dict`` and ``set_epoch``; a state fits any number of ranks. With
         ``lanes`` the order is the same on every number of ranks that divides them.
         """
-        from midepoch.dataset.dataset import Dataset
+        from midepoch.dataset.dataset import Dataset, from_source
 
-        positions = Dataset.from_source(FileRows(index=NumberIndex(len(self), POSITION, POSITION)))
+        rows = FileRows(index=NumberIndex(len(self), POSITION, POSITION))
+        positions = from_source(rows, Dataset)
         if seed is not None:
             positions = positions.shuffle(seed, level="row")
         if lanes is not None:
@@ -113,3 +119,56 @@ class PositionSampler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Start from a state, also one of another number of ranks."""
         self._positions.load_state_dict(state_dict)
+
+
+@dataclass(frozen=True)
+class Column:
+    """The values of a column, or of a field of a struct in it. It can be iterated over any number of times."""
+
+    dataset: "Dataset"
+    names: tuple[str, ...]
+    """The column, the field in it, and so on."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in copy(self.dataset):
+            value = item
+            for name in self.names:
+                value = value[name]
+            yield value
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, name: str) -> "Column":
+        if not isinstance(name, str):
+            raise TypeError(f"A column is iterated over, not indexed by {name!r}: list(dataset[{self.names[0]!r}]).")
+        return replace(self, names=(*self.names, name))
+
+
+def frames(dataset: "Dataset", size: int, *, of_batches: bool) -> Iterator[Any]:
+    """The items as DataFrames of ``size`` rows: by Arrow where they are unchanged, else from their Python values."""
+    pandas = _pandas()
+    if of_batches:
+        for batch in dataset:
+            yield batch.to_pandas() if isinstance(batch, pa.RecordBatch) else pandas.DataFrame(dict(batch))
+    elif dataset.column_names is not None:
+        yield from (batch.to_pandas() for batch in dataset.with_format("arrow").batch(size))
+    else:
+        items = iter(dataset)
+        while rows := list(islice(items, size)):
+            yield pandas.DataFrame(rows)
+
+
+def joined(parts: Iterator[Any], columns: list[str] | None) -> Any:
+    """All of some DataFrames as one, which has these columns if there are none."""
+    pandas, found = _pandas(), list(parts)
+    return pandas.concat(found, ignore_index=True) if found else pandas.DataFrame(columns=columns)
+
+
+def _pandas() -> Any:
+    """The module, imported when it is first needed. Raises with the install command if it is missing."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError("pandas", "pandas", "to_pandas") from error
+    return pandas

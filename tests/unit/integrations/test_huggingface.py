@@ -7,8 +7,8 @@ from datasets import NamedSplit, ReadInstruction, Split
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midepoch.integrations.huggingface.dataset import _expression
-from midepoch.integrations.huggingface.splits import Term, parse, row_ranges, select_terms
+from midepoch.integrations.huggingface import Term, _expression, parse, row_ranges, select_terms
+from midepoch.integrations.huggingface_cache import LoadArguments
 
 COUNTS = st.fixed_dictionaries(
     {"train": st.integers(0, 100_000), "test": st.integers(0, 150), "a.b": st.integers(0, 9)}
@@ -165,3 +165,9 @@ def test_bounds_the_wrong_way_round_are_a_slice_without_rows():
 def test_row_ranges_count_from_the_first_row_of_each_split():
     terms = parse("test[1:3]+train[-2:]+test")
     assert row_ranges(terms, {"train": 0, "test": 10}, {"train": 10, "test": 4}) == [(11, 13), (8, 10), (10, 14)]
+
+
+def test_a_token_is_not_shown():
+    arguments = LoadArguments(path="org/name", others={"token": "hf_hush", "storage_options": {"key": "hush"}})
+    assert "hush" not in repr(arguments)
+    assert "org/name" in repr(arguments)
