@@ -1,6 +1,10 @@
-"""The items of one epoch as other libraries take them: by position for samplers, as a column, as pandas frames."""
+"""A dataset as other libraries know it: by position for samplers, as a column, as pandas frames.
+
+Here is also what to use in place of names that users of other libraries look for.
+"""
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,12 +23,41 @@ from midepoch.pipeline.lanes import PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems
+from midepoch.values.forms import Form
 
 if TYPE_CHECKING:
     from midepoch.dataset.dataset import Dataset
 
 POSITION = "position"
 Element = TypeVar("Element", covariant=True)
+SHORT_FORMS: dict[Any, Form] = {
+    **{None: "python", "np": "numpy", "pt": "torch", "pytorch": "torch", "pa": "arrow", "pyarrow": "arrow"},
+}
+TO_FRAMES = 'Use with_format("arrow"), and {} where you need a frame'
+FORM_INSTEAD = {
+    **dict.fromkeys(("pandas", "pd"), TO_FRAMES.format("batch.to_pandas()")),
+    **dict.fromkeys(("polars", "pl"), TO_FRAMES.format("polars.from_arrow(batch)")),
+    "jax": 'Use with_format("numpy"), and jax.numpy.asarray(...) where you need an array',
+}
+"""What to do for formats of `datasets` that are not here."""
+WRITES = (
+    "midepoch does not write such files: dataset.cache(folder) writes Arrow files, and dataset.to_pandas() has all rows"
+)
+METHOD_INSTEAD = {
+    **dict.fromkeys(("push_to_hub", "to_csv", "to_json", "to_parquet", "to_sql"), WRITES),
+    **dict.fromkeys(("info", "split"), "only datasets of from_hf and fast_load_iterable_dataset have it"),
+    **dict.fromkeys(("set_transform", "with_transform"), "pass the function to dataset.map"),
+    "_distributed": "split_dataset_by_node of `datasets` takes its own datasets only: call dataset.shard(world_size, "
+    "rank), or import the function of the same name from midepoch.distributed",
+    "_ex_iterable": "this function of `datasets` takes its own datasets only: concatenate_datasets is midepoch.concat "
+    "here, and interleave_datasets is midepoch.mix",
+    "plan": "extensions use midepoch.extending.plan_of(dataset)",
+    "reshard": "it is not needed: any number of ranks and workers shares the rows of any number of files",
+    "set_format": "use the dataset that dataset.with_format(...) returns",
+    "sort": "rows are read in the order of the files: sort them when you write them",
+    "to_dict": "use dataset.to_list(), or dataset.to_pandas()",
+}
+"""What to do for methods of `datasets` that are not here."""
 
 
 class MapView(Generic[Element]):
@@ -172,3 +205,22 @@ def _pandas() -> Any:
     except ImportError as error:
         raise MissingExtraError("pandas", "pandas", "to_pandas") from error
     return pandas
+
+
+def arrow_type(method: str, wanted: Any) -> pa.DataType:
+    """An Arrow type from its name, or from a feature of `datasets`, which its user has imported."""
+    if isinstance(wanted, pa.DataType):
+        return wanted
+    if isinstance(wanted, str):
+        try:
+            return pa.type_for_alias(wanted)
+        except ValueError as error:
+            raise ValueError(f'{method}: {wanted!r} is not a type of Arrow, such as "int32" or "string".') from error
+    datasets = sys.modules.get("datasets")
+    kind = type(wanted).__name__
+    if datasets is None or kind in ("Audio", "ClassLabel", "Image", "Nifti", "Pdf", "Video"):
+        raise TypeError(
+            f"{method} needs pyarrow types, their names, or features of datasets that are plain types, got a {kind}. "
+            "Media are decoded by dataset.decode(...); classes are numbered by a map."
+        )
+    return datasets.Features({"column": wanted}).arrow_schema.field(0).type

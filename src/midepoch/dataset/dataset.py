@@ -38,7 +38,16 @@ from midepoch._common.text import count
 from midepoch._common.trust import check_trust
 from midepoch._common.world import is_starting_a_process, launched_rank, torch_worker, unfinished_launch
 from midepoch.checkpoint.state import State
-from midepoch.dataset.as_map import Column, MapView, frames, joined
+from midepoch.dataset.as_map import (
+    FORM_INSTEAD,
+    METHOD_INSTEAD,
+    SHORT_FORMS,
+    Column,
+    MapView,
+    arrow_type,
+    frames,
+    joined,
+)
 from midepoch.delivery.digests import predicted_digest
 from midepoch.delivery.passes import Pass, PassIterator
 from midepoch.delivery.plan import Plan, ShardMode, check_shard
@@ -71,7 +80,7 @@ from midepoch.stages.transform import Convert, Filter, Map, Select
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.values.collate import standalone
 from midepoch.values.features import Features, features_of
-from midepoch.values.forms import FORMS, Form, torch_module
+from midepoch.values.forms import FORMS, torch_module
 from midepoch.values.images import Decoder, ImageDecoder, checked_size
 from midepoch.values.media import Decode, to_decode
 
@@ -191,54 +200,6 @@ class MapOfItems(MapOptions, OfItems):
 
 class AnyMap(MapOptions, OfBoth):
     """Options of ``map`` with ``batched``."""
-
-
-class PackOptions(TypedDict, total=False):
-    """Options of ``pack``."""
-
-    column: str
-    strategy: Strategy
-    window: int
-    overlong: Overlong
-    eos: int | None
-    pad: int | None
-    labels: str | None
-    others: Others
-
-
-SHORT_FORMS: dict[Any, Form] = {
-    **{None: "python", "np": "numpy", "pt": "torch", "pytorch": "torch", "pa": "arrow", "pyarrow": "arrow"},
-}
-TO_PANDAS = 'Use with_format("arrow"), and batch.to_pandas() where you need a frame'
-TO_POLARS = 'Use with_format("arrow"), and polars.from_arrow(batch) where you need a frame'
-TO_JAX = 'Use with_format("numpy"), and jax.numpy.asarray(...) where you need an array'
-INSTEAD = {"pandas": TO_PANDAS, "pd": TO_PANDAS, "polars": TO_POLARS, "pl": TO_POLARS, "jax": TO_JAX}
-"""What to do for formats of `datasets` that are not here."""
-WRITES = (
-    "midepoch does not write such files: dataset.cache(folder) writes Arrow files, and dataset.to_pandas() has all rows"
-)
-OF_HUB = "only datasets of from_hf and fast_load_iterable_dataset have it"
-NOT_HERE = {
-    "_distributed": "split_dataset_by_node of `datasets` takes its own datasets only: call dataset.shard(world_size, "
-    "rank), or import the function of the same name from midepoch.distributed",
-    "_ex_iterable": "this function of `datasets` takes its own datasets only: concatenate_datasets is midepoch.concat "
-    "here, and interleave_datasets is midepoch.mix",
-    "info": OF_HUB,
-    "plan": "extensions use midepoch.extending.plan_of(dataset)",
-    "push_to_hub": WRITES,
-    "reshard": "it is not needed: any number of ranks and workers shares the rows of any number of files",
-    "set_format": "use the dataset that dataset.with_format(...) returns",
-    "set_transform": "pass the function to dataset.map",
-    "split": OF_HUB,
-    "sort": "rows are read in the order of the files: sort them when you write them",
-    "to_csv": WRITES,
-    "to_dict": "use dataset.to_list(), or dataset.to_pandas()",
-    "to_json": WRITES,
-    "to_parquet": WRITES,
-    "to_sql": WRITES,
-    "with_transform": "pass the function to dataset.map",
-}
-"""What users look for, and what to do here instead."""
 
 
 class HubDescription(NamedTuple):
@@ -761,14 +722,8 @@ class Dataset(Base[Item]):
         """
         return with_stage(self, Batch(size=check_integer("batch_size", batch_size, least=1), drop_last=drop_last_batch))
 
-    @overload
-    def pack(self: OfRows, length: int, **options: Unpack[PackOptions]) -> OfRows: ...
-
-    @overload
-    def pack(self, length: int, **options: Unpack[PackOptions]) -> "Dataset[Row]": ...
-
     def pack(
-        self,
+        self: OfRows,
         length: int,
         *,
         column: str = "input_ids",
@@ -779,7 +734,7 @@ class Dataset(Base[Item]):
         pad: int | None = None,
         labels: str | None = None,
         others: Others = "drop",
-    ) -> Any:
+    ) -> OfRows:
         """Pack the documents in ``column``, lists of integers, into sequences of ``length`` tokens.
 
             packs = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize).pack(2048, eos=0, pad=0)
@@ -842,7 +797,7 @@ class Dataset(Base[Item]):
         """
         form: Any = SHORT_FORMS.get(type, type)
         if form not in FORMS:
-            instead = f" {INSTEAD[form]}." if form in INSTEAD else ""
+            instead = f" {FORM_INSTEAD[form]}." if form in FORM_INSTEAD else ""
             raise ValueError(f"The format is {type!r}; it can be {', '.join(map(repr, FORMS))}.{instead}")
         if form == "torch":
             torch_module()
@@ -1021,10 +976,8 @@ class Dataset(Base[Item]):
         """The number of files. Any number of ranks and workers shares their rows, also more than there are files."""
         return _file_count(self._plan.pipeline)
 
-    @property
-    def n_shards(self) -> int:
-        """Another name of :attr:`num_shards`."""
-        return self.num_shards
+    n_shards = num_shards
+    """Another name of :attr:`num_shards`."""
 
     def __getitem__(self, column: str) -> "Column":  # type: ignore[override]
         """The values of one column in the present epoch: ``list(dataset["text"])``. No position moves.
@@ -1044,7 +997,7 @@ class Dataset(Base[Item]):
     if not TYPE_CHECKING:  # it would make type checkers accept any name
 
         def __getattr__(self, name: str) -> Any:
-            hint = NOT_HERE.get(name)
+            hint = METHOD_INSTEAD.get(name)
             hint = f". {hint}" if hint else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
@@ -1366,28 +1319,9 @@ def _group_size(batch_size: int | None) -> int:
 
 
 def _retyped(dataset: AnyDataset, name: str, types: Mapping[str, Any]) -> AnyDataset:
-    stage = CastColumns(name=name, types=tuple((column, _arrow_type(name, wanted)) for column, wanted in types.items()))
+    stage = CastColumns(name=name, types=tuple((column, arrow_type(name, wanted)) for column, wanted in types.items()))
     _ = stage.item_schema(dataset._plan.pipeline.item_schema)
     return with_stage(dataset, stage)
-
-
-def _arrow_type(method: str, wanted: Any) -> pa.DataType:
-    """An Arrow type from its name, or from a feature of `datasets`, which its user has imported."""
-    if isinstance(wanted, pa.DataType):
-        return wanted
-    if isinstance(wanted, str):
-        try:
-            return pa.type_for_alias(wanted)
-        except ValueError as error:
-            raise ValueError(f'{method}: {wanted!r} is not a type of Arrow, such as "int32" or "string".') from error
-    datasets = sys.modules.get("datasets")
-    kind = type(wanted).__name__
-    if datasets is None or kind in ("Audio", "ClassLabel", "Image", "Nifti", "Pdf", "Video"):
-        raise TypeError(
-            f"{method} needs pyarrow types, their names, or features of datasets that are plain types, got a {kind}. "
-            "Media are decoded by dataset.decode(...); classes are numbered by a map."
-        )
-    return datasets.Features({"column": wanted}).arrow_schema.field(0).type
 
 
 def _file_count(pipeline: Pipeline) -> int:

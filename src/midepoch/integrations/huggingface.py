@@ -315,11 +315,6 @@ class Term:
     percent: bool = False
     rounding: str = "closest"
 
-    def rows(self, count: int) -> tuple[int, int]:
-        """The first row and the end, in a split of ``count`` rows. They are equal if there are no rows between them."""
-        start, stop = self.bounds(count)
-        return start, max(start, stop)
-
     def bounds(self, count: int) -> tuple[int, int]:
         """The bounds as row numbers, in a split of ``count`` rows. Negative bounds count from the end."""
         start = 0 if self.start is None else self._bound(self.start, count)
@@ -379,10 +374,6 @@ def row_ranges(terms: Sequence[Term], starts: Mapping[str, int], counts: Mapping
 
     As in `datasets`, it raises if all slices are empty, and a slice whose bounds are the wrong way round has no rows.
     """
-    ranges = []
-    for term in terms:
-        start, stop = term.rows(counts[term.split])
-        ranges.append((starts[term.split] + start, starts[term.split] + stop))
     bounds = [(term.split, *term.bounds(counts[term.split])) for term in terms]
     if any(counts[term.split] for term in terms) and all(start == stop for _, start, stop in bounds):
         slices = [f"rows {start:,} to {stop:,} of the {counts[split]:,} of {split!r}" for split, start, stop in bounds]
@@ -390,4 +381,4 @@ def row_ranges(terms: Sequence[Term], starts: Mapping[str, int], counts: Mapping
             f"split selects no rows, only {' and '.join(slices)}. The first bound must be before the second "
             "one, and inside the split."
         )
-    return ranges
+    return [(starts[split] + start, starts[split] + max(start, stop)) for split, start, stop in bounds]

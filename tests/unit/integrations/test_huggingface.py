@@ -27,7 +27,8 @@ def of_datasets(expression, counts):
 
 def ours(expression, counts):
     terms = select_terms(expression, list(counts), "it")
-    return [(term.split, *term.rows(counts[term.split])) for term in terms]
+    bounds = [(term.split, *term.bounds(counts[term.split])) for term in terms]
+    return [(split, start, max(start, stop)) for split, start, stop in bounds]
 
 
 @st.composite
@@ -131,7 +132,7 @@ def test_errors_say_what_was_asked_and_what_there_is():
     with pytest.raises(ValueError, match=r"can be closest or pct1_dropremainder, and needs percents"):
         parse("train[:10](closest)")
     with pytest.raises(ValueError, match=r"needs a split of at least 100 rows; this one has 99"):
-        Term(split="train", stop=5, percent=True, rounding="pct1_dropremainder").rows(99)
+        Term(split="train", stop=5, percent=True, rounding="pct1_dropremainder").bounds(99)
     with pytest.raises(ValueError, match=r"open one split at a time, or join them: 'train\+test'"):
         _expression(["train", "test"])
 
