@@ -24,7 +24,7 @@ from midepoch.extending import FrontDoor
 from midepoch.index.field_ids import FieldIdIndex, TableColumns
 from midepoch.index.field_names import NamedField, fields_inside, id_of
 from midepoch.index.index import IndexView
-from midepoch.integrations.structured import LOADER_OPTIONS, OutputFormat, StructuredDataset, TableOptions, given
+from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions, given
 from midepoch.order.deletes import Deletes
 from midepoch.storage.options import CACHE
 from midepoch.storage.urls import local_path
@@ -98,6 +98,9 @@ class IcebergDataset(StructuredDataset):
         table: Any,
         catalog_config: Mapping[str, Any] | None = None,
         *,
+        scan_filter: Any = None,
+        snapshot_id: int | None = None,
+        schema_id: int | None = None,
         output_format: OutputFormat = "torch",
         **options: Any,
     ) -> "tuple[StructuredLoader, Self]":
@@ -114,8 +117,17 @@ class IcebergDataset(StructuredDataset):
         it was written. ``scan_filter`` is an Iceberg filter, as text or as an expression; ``filters`` takes the same,
         or an Arrow expression. Pass one of the two. By default ``columns`` are all of the table.
         """
-        of_loader = {name: options.pop(name) for name in LOADER_OPTIONS if name in options}
-        return cls(table, catalog_config, output_format=output_format, **options)._with_loader(**of_loader)
+        of_dataset = given(options, ReadOptions, TableOptions)
+        dataset = cls(
+            table,
+            catalog_config,
+            scan_filter=scan_filter,
+            snapshot_id=snapshot_id,
+            schema_id=schema_id,
+            output_format=output_format,
+            **of_dataset,
+        )
+        return dataset._with_loader(**{name: value for name, value in options.items() if name not in of_dataset})
 
     def own_keys(self, run: Pass) -> dict[str, Any]:
         """The splits that are done, the snapshot that is read, and the schema under which it is read."""

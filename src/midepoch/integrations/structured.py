@@ -54,12 +54,6 @@ BATCH_ROWS = 1024
 REPORTED_LANES = 16
 REPORTED_SPLITS = 32
 REPORTED_OF_GROUP = 4
-LOADER_OPTIONS = (
-    *("batch_size", "drop_last", "num_workers", "collate_fn", "even", "pin_memory", "prefetch_factor"),
-    *("persistent_workers", "multiprocessing_context", "worker_init_fn", "timeout"),
-    *("show_progress", "progress_interval_sec"),
-)
-"""The arguments of ``create_dataloader`` that are for the loader, which checks them."""
 OutputFormat = Literal["torch", "numpy", "arrow", "dict"]
 
 
@@ -237,20 +231,13 @@ class StructuredDataset(FrontDoor):
         progress_interval_sec: float | None = None,
         shuffle_buffer_size: int | None = None,
         *,
-        drop_last: bool = False,
-        even: Literal["auto", "pad", "drop"] | None = "auto",
-        pin_memory: bool = False,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        multiprocessing_context: Any = None,
-        worker_init_fn: Callable[[int], None] | None = None,
-        timeout: float = 0,
         read_ahead: Size | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_bytes: Size = CACHE,
         index_dir: str | os.PathLike[str] | None = None,
         trust_shared: bool = False,
         executor: Executor | None = None,
+        **loader_options: Any,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
@@ -261,7 +248,7 @@ class StructuredDataset(FrontDoor):
         ``columns`` are read, and row groups that ``filters`` rule out are skipped. ``partitioning="hive"`` makes
         columns of folders named key=value, also of those above a single file; by default they are only folders.
 
-        A batch has ``batch_size`` rows; with ``drop_last`` the last one of a lane is left out if it has fewer. The
+        A batch has ``batch_size`` rows; with ``drop_last=True`` the last one of a lane is left out if it has fewer. The
         dataset yields batches too, and ``collate_fn`` is called on each batch. A batch is what ``output_format`` says:
         a dict of tensors ("torch"), of arrays ("numpy") or of lists ("dict"), or a record batch ("arrow").
         ``num_workers=None`` is 0.
@@ -275,13 +262,19 @@ class StructuredDataset(FrontDoor):
         terminal, drawn every ``progress_interval_sec`` seconds.
 
         ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
-        ``executor`` are those of :func:`midepoch.read`. ``num_workers``, ``even``, ``pin_memory``,
-        ``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``, ``worker_init_fn`` and ``timeout`` are
-        those of :class:`midepoch.Loader`.
+        ``executor`` are those of :func:`midepoch.read`. ``num_workers`` and all ``loader_options``, such as ``even``,
+        ``drop_last``, ``pin_memory`` or ``persistent_workers``, are those of :class:`midepoch.Loader`.
         """
         arguments = locals()
         dataset = cls(path, **given(arguments, ReadOptions, TableOptions))
-        return dataset._with_loader(**{name: arguments[name] for name in LOADER_OPTIONS})
+        return dataset._with_loader(
+            batch_size,
+            num_workers=num_workers,
+            show_progress=show_progress,
+            progress_interval_sec=progress_interval_sec,
+            collate_fn=collate_fn,
+            **loader_options,
+        )
 
     def _with_loader(
         self,

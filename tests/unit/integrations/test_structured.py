@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.dataset.read import ReadOptions
-from midepoch.integrations.structured import LOADER_OPTIONS, ShuffleSplits, Splitting, TableOptions
+from midepoch.integrations.structured import ShuffleSplits, Splitting, TableOptions
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential
+from worlds import write_files
 
 
 def index_of(files):
@@ -114,11 +115,11 @@ def test_arguments_by_position_come_in_the_order_of_torch_dataloader_utils(call)
     assert [name for name, one in parameters.items() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD] == IN_ORDER
 
 
-def test_the_loader_options_are_those_of_the_loader():
-    parameters, loader = parameters_of("create_dataloader"), inspect.signature(me.Loader.__init__).parameters
-    assert set(LOADER_OPTIONS) <= set(parameters)
-    for name in set(LOADER_OPTIONS) & set(loader) - {"batch_size"}:
-        assert parameters[name].default == loader[name].default
+@pytest.mark.parametrize("call", [me.StructuredDataset, me.StructuredDataset.create_dataloader])
+def test_an_unknown_option_is_refused(tmp_path, call):
+    write_files(tmp_path, [3])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colums'"):
+        call(tmp_path, colums=["id"])
 
 
 @pytest.mark.parametrize(
