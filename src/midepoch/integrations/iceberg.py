@@ -6,7 +6,6 @@ A snapshot is a table's data files, the rows deleted in them, and the columns th
 import os
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, Self
 from uuid import UUID
 
@@ -14,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from midepoch._common.checks import Size
 from midepoch._common.types import I64
 from midepoch.dataset import Dataset, file_rows, from_source, plan_of, with_order_step
 from midepoch.dataset.read import ReadOptions
@@ -26,7 +24,6 @@ from midepoch.index.field_names import NamedField, fields_inside, id_of
 from midepoch.index.index import IndexView
 from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions, given
 from midepoch.order.deletes import Deletes
-from midepoch.storage.options import CACHE
 from midepoch.storage.urls import local_path
 
 if TYPE_CHECKING:
@@ -53,44 +50,30 @@ class IcebergDataset(StructuredDataset):
         snapshot_id: int | None = None,
         schema_id: int | None = None,
         columns: Sequence[str] | None = None,
-        shuffle: bool = False,
-        shuffle_seed: int = 42,
-        shuffle_buffer_size: int | None = None,
-        split_bytes: int | str | None = "128MiB",
-        split_rows: int | None = None,
-        split_strategy: None = None,
-        output_format: OutputFormat = "dict",
-        storage_options: Mapping[str, Any] | None = None,
-        num_ranks: int | None = None,
-        rank: int | None = None,
-        read_ahead: Size | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: Size = CACHE,
-        index_dir: str | os.PathLike[str] | None = None,
-        trust_shared: bool = False,
-        executor: Executor | None = None,
+        **options: Any,
     ) -> None:
         """Open a snapshot. :meth:`create_dataloader` explains the arguments, which mean the same there.
 
         ``table``, ``catalog_config``, ``snapshot_id`` and ``schema_id`` say what is read. ``scan_filter`` and
-        ``filters`` are two names of one filter. By default ``columns`` are all of the table. ``output_format`` is that
-        of each row; the default, "dict", has Python values, of which a Loader makes tensors when it makes batches.
-        ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``split_strategy``,
-        ``num_ranks``, ``rank``, ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``,
-        ``trust_shared`` and ``executor`` are those of
-        :class:`midepoch.StructuredDataset`.
+        ``filters`` are two names of one filter. By default ``columns`` are all of the table. All other ``options`` are
+        those of :class:`midepoch.StructuredDataset` with the same names: ``shuffle``, ``shuffle_seed``,
+        ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``output_format``, ``num_ranks``, ``rank``,
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
+        ``executor``.
         """
-        arguments = locals()
+        of_table = given(options, TableOptions)
+        arranged = TableOptions(**of_table)
         snapshot = Snapshot(table, catalog_config, snapshot_id, schema_id)
         self._read_as = {"snapshot_id": snapshot.id, "schema_id": snapshot.schema_id}
-        read = ReadOptions.of(
-            arguments,
+        read = ReadOptions(
             format="parquet",
+            partitioning=None,
+            schema=None,
             columns=snapshot.columns.names if columns is None else columns,
             filters=_arrow_filter(snapshot, scan_filter, filters),
+            **{name: value for name, value in options.items() if name not in of_table},
         )
-        options = TableOptions(**given(arguments, TableOptions))
-        FrontDoor.__init__(self, plan_of(self._arranged(snapshot.open(read), options)))
+        FrontDoor.__init__(self, plan_of(self._arranged(snapshot.open(read), arranged)))
 
     @classmethod
     def create_dataloader(  # type: ignore[override]

@@ -7,14 +7,13 @@ positions of the lanes alone, and a split is done when all rows of its group are
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, get_args
 
 import numpy as np
 
-from midepoch._common.checks import Size, check_integer, parse_size
+from midepoch._common.checks import check_integer, parse_size
 from midepoch._common.hashing import key_of
 from midepoch._common.types import I64
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
@@ -30,7 +29,7 @@ from midepoch.dataset import (
     with_order_step,
     with_plan,
 )
-from midepoch.dataset.read import ReadOptions
+from midepoch.dataset.read import FileOptions, ReadOptions
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import CheckpointMismatchError
@@ -44,7 +43,6 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.appended import generations, ranges_of
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import PathSpec, find
-from midepoch.storage.options import CACHE
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured_loader import Measure, StructuredLoader
@@ -159,20 +157,15 @@ class StructuredDataset(FrontDoor):
         shuffle_buffer_size: int | None = None,
         *,
         files: PathSpec | Sequence[Any] | None = None,
-        read_ahead: Size | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: Size = CACHE,
-        index_dir: str | os.PathLike[str] | None = None,
-        trust_shared: bool = False,
-        executor: Executor | None = None,
+        **options: Unpack[FileOptions],
     ) -> None:
         """Open files. :meth:`create_dataloader` explains the arguments, which mean the same there.
 
         ``path`` names the files, all of ``format`` if that is set; ``columns``, ``filters`` and ``partitioning`` say
         what is read of them. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``
         and ``split_strategy`` are about the order of rows, ``num_ranks`` and ``rank`` about the shard.
-        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
-        ``executor`` are those of :func:`midepoch.read`.
+        ``storage_options`` and ``options``, such as ``read_ahead``, ``cache_dir``, ``index_dir`` or ``executor``, are
+        those of :func:`midepoch.read`.
 
         The dataset yields rows, or batches of ``batch_size`` rows. By default rows have Python values, and batches,
         also those that a Loader makes of rows, have tensors. ``output_format`` says what both have. ``files``, in place
@@ -193,11 +186,11 @@ class StructuredDataset(FrontDoor):
             path = [os.fspath(getattr(file, "path", file)) for file in listed]
             batch_size = BATCH_ROWS if batch_size is None else batch_size
         form = output_format or ("dict" if batch_size is None else "torch")
-        options = TableOptions(**given(arguments, TableOptions) | {"output_format": form})
-        read = ReadOptions.of(arguments)
+        table = TableOptions(**given(arguments, TableOptions) | {"output_format": form})
+        read = ReadOptions(**given(arguments, ReadOptions), **options)
         assert path is not None
         found = find(path, storage_options, suffixes=file_suffixes(format))
-        rows = self._arranged(read.open(found), options)
+        rows = self._arranged(read.open(found), table)
         if output_format == "dict":  # said by the user, so it holds for the batches of a Loader too
             rows = rows.with_format("python")
         super().__init__(plan_of(rows if batch_size is None else rows.batch(batch_size)))
@@ -230,14 +223,7 @@ class StructuredDataset(FrontDoor):
         show_progress: bool = False,
         progress_interval_sec: float | None = None,
         shuffle_buffer_size: int | None = None,
-        *,
-        read_ahead: Size | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: Size = CACHE,
-        index_dir: str | os.PathLike[str] | None = None,
-        trust_shared: bool = False,
-        executor: Executor | None = None,
-        **loader_options: Any,
+        **options: Any,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
@@ -261,19 +247,20 @@ class StructuredDataset(FrontDoor):
         default from ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
         terminal, drawn every ``progress_interval_sec`` seconds.
 
-        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
-        ``executor`` are those of :func:`midepoch.read`. ``num_workers`` and all ``loader_options``, such as ``even``,
-        ``drop_last``, ``pin_memory`` or ``persistent_workers``, are those of :class:`midepoch.Loader`.
+        ``storage_options``, and ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
+        ``executor`` among the ``options``, are those of :func:`midepoch.read`. ``num_workers`` and all other
+        ``options``, such as ``even``, ``drop_last``, ``pin_memory`` or ``persistent_workers``, are those of
+        :class:`midepoch.Loader`.
         """
-        arguments = locals()
-        dataset = cls(path, **given(arguments, ReadOptions, TableOptions))
+        own = given({**locals(), **options}, ReadOptions, TableOptions)
+        dataset = cls(path, **own)
         return dataset._with_loader(
             batch_size,
             num_workers=num_workers,
             show_progress=show_progress,
             progress_interval_sec=progress_interval_sec,
             collate_fn=collate_fn,
-            **loader_options,
+            **{name: value for name, value in options.items() if name not in own},
         )
 
     def _with_loader(

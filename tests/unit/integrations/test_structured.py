@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.dataset.read import ReadOptions
+from midepoch.dataset.read import FileOptions, ReadOptions
 from midepoch.integrations.structured import ShuffleSplits, Splitting, TableOptions
 from midepoch.order.deletes import Deletes
 from midepoch.order.orders import Sequential
@@ -90,7 +90,6 @@ IN_ORDER = [
 CALLS = {
     "StructuredDataset": me.StructuredDataset.__init__,
     "create_dataloader": me.StructuredDataset.create_dataloader,
-    "IcebergDataset": me.IcebergDataset.__init__,
 }
 
 
@@ -103,10 +102,16 @@ def test_a_public_signature_has_every_option_with_its_type_and_default(call):
     parameters = parameters_of(call)
     options = {one.name: one for kind in (ReadOptions, TableOptions) for one in fields(kind)}
     assert {one.name for one in fields(TableOptions)} <= set(parameters)
-    assert {"index_dir", "cache_dir", "executor", "read_ahead", "trust_shared", "storage_options"} <= set(parameters)
     for name in set(parameters) & set(options) - {"output_format"}:
         assert parameters[name].default == options[name].default
         assert parameters[name].annotation == options[name].type
+
+
+def test_options_that_doors_pass_on_are_those_of_read():
+    read, options = inspect.signature(me.read).parameters, {one.name: one for one in fields(ReadOptions)}
+    for name, kind in FileOptions.__annotations__.items():
+        assert read[name].default == options[name].default
+        assert read[name].annotation == options[name].type == kind
 
 
 @pytest.mark.parametrize("call", ["StructuredDataset", "create_dataloader"])
