@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from midepoch.checkpoint.merge import merge_states
@@ -136,6 +137,14 @@ def received(loader: Loader, batches: Iterable[Any]) -> Iterator[Received]:
     """Batches of a loader, each with the state after it: for frameworks that read ahead of the training step."""
     for batch in batches:
         yield Received(batch, loader.is_padding, loader.own_state())
+
+
+def read_state(path: Path, remedy: str) -> Any:
+    """What an adapter wrote into a checkpoint, as JSON. If it cannot be read, this raises with a ``remedy``."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointMismatchError(f"{path} cannot be read ({error}). {remedy}") from error
 
 
 def epoch_is_over(loader: Loader) -> bool:

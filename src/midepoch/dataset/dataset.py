@@ -234,6 +234,8 @@ class Dataset(Base[Item]):
 
     _hub: HubDescription | None = None
     """What a Hugging Face dataset says of itself. Datasets that are derived from it have the same."""
+    _bound_to_files = False
+    """True in a subclass whose attributes are about its files: ``cache`` then returns a plain Dataset."""
 
     def __init__(self, plan: Plan) -> None:
         """Start at the beginning of ``plan``, which says what is read and by whom. Users call :func:`midepoch.read`."""
@@ -1160,9 +1162,12 @@ class Dataset(Base[Item]):
             version=checked_version(version),
             trust_shared=check_trust(trust_shared),
         )
-        made = Dataset(replace(self._plan, pipeline=pipeline))  # a front door knows its own files, not those of a cache
-        made._start_point, made._hub = self._start_point.for_derived(), self._hub
-        return made
+        cached = with_plan(self, replace(self._plan, pipeline=pipeline))
+        if not self._bound_to_files:
+            return cached
+        plain = Dataset[Item](cached._plan)
+        plain._start_point, plain._hub = cached._start_point, cached._hub
+        return plain
 
     def as_map(self) -> MapView[Item]:
         """The items of the present epoch by position, for trainers that index: ``len(view)``, ``view[5]``.

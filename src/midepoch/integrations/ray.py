@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.errors import MissingExtraError
 
 try:
     import ray
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from midepoch.loader import Loader
 
 FILE = "midepoch_loader.json"
+UNREPORTED = "Report checkpoints with loader.report(metrics, folder) in place of ray.train.report."
 R = TypeVar("R")
 NOTIFYING = threading.Lock()
 _NOTIFIED: "WeakSet[Future[Any]]" = WeakSet()
@@ -156,13 +157,13 @@ def prepare_loader(loader: "Loader") -> "ReportingLoader":
     """
     import ray.train  # as midepoch.distributed, it is not needed for an executor
 
-    from midepoch.distributed import epoch_is_over
+    from midepoch.distributed import epoch_is_over, read_state
 
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return ReportingLoader(loader)
     with checkpoint.as_directory() as folder:
-        loader.load_state_dict(_read(Path(folder) / FILE))
+        loader.load_state_dict(read_state(Path(folder) / FILE, UNREPORTED))
     return ReportingLoader(loader, is_over=epoch_is_over(loader))
 
 
@@ -224,13 +225,3 @@ class ReportingLoader:
             if is_first:
                 (target / FILE).write_text(json.dumps(state))
             ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(str(target)))
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointMismatchError(
-            f"The checkpoint of Ray Train has no {FILE} that can be read ({error}). Report checkpoints with "
-            "loader.report(metrics, folder) in place of ray.train.report."
-        ) from error

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
 
 import numpy as np
 
@@ -126,6 +126,7 @@ class StructuredDataset(FrontDoor):
     Its states also name the splits of files that are done.
     """
 
+    _bound_to_files = True
     _num_workers = 0
     _loader_plan: Plan | None = None
     """The plan of the loader that :meth:`create_dataloader` made of this dataset."""
@@ -365,7 +366,7 @@ class StructuredDataset(FrontDoor):
         layout = self._layout
         if layout is None or not layout.is_of(rows, state):
             layout = self._layout = SplitLayout(rows, self._splitting, epoch=state.epoch, lanes=state.lanes or 0)
-        return layout.report(lane_progress(state))
+        return layout.report(state)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_loader_plan": None, "_layout": None}
@@ -481,15 +482,6 @@ def is_order_of_splits(rows: FileRows) -> bool:
     return all(isinstance(step, Deletes) for step in steps)
 
 
-class LaneProgress(NamedTuple):
-    """The delivered rows of lanes, as far as a state knows them."""
-
-    lanes: list[int]
-    """The lanes to report on, the next one first."""
-    delivered: I64
-    """The number of delivered rows of every lane."""
-
-
 class SplitLayout:
     """The splits of one epoch in their order, and the lanes that cut it."""
 
@@ -518,9 +510,10 @@ class SplitLayout:
         """True if these are the splits of the epoch of a state."""
         return self.file_rows is rows and (self.epoch, self.lanes) == (state.epoch, state.lanes)
 
-    def report(self, progress: LaneProgress) -> dict[str, Any]:
+    def report(self, state: State) -> dict[str, Any]:
         """The splits that are done and those under way. The report is short, however many splits there are."""
-        delivered = np.minimum(progress.delivered, self._lane_sizes)
+        lanes, delivered = _delivered(state)
+        delivered = np.minimum(delivered, self._lane_sizes)
         positions = self._cuts + delivered
         before = np.concatenate([[0], np.cumsum(delivered)])
         current = np.searchsorted(self._groups, positions, "right") - 1
@@ -532,7 +525,7 @@ class SplitLayout:
             done[unfinished] += self._delivered_of(last, positions, before) == self._sizes[last]
         firsts = self._first_splits
         counts = firsts[done] - firsts[self._first_begun]
-        lanes = progress.lanes[:REPORTED_LANES]
+        lanes = lanes[:REPORTED_LANES]
         names_of_lane = REPORTED_SPLITS // max(1, len(lanes))
         shards = []
         for lane in lanes:
@@ -587,10 +580,11 @@ class SplitLayout:
         return dict(name)
 
 
-def lane_progress(state: State) -> LaneProgress:
-    """The progress of all lanes of an epoch that has begun; of one of several readers, that of its lanes.
+def _delivered(state: State) -> tuple[list[int], I64]:
+    """The lanes to report on, the next one first, and the number of delivered rows of every lane.
 
-    If readers share a lane, the state of one reader only knows where the lane was when they started.
+    The state of one of several readers reports on its own lanes. If readers share a lane, it only knows where the lane
+    was when they started.
     """
     assert state.lanes is not None
     runs, progress = state.positions.runs, state.reader_progress
@@ -599,12 +593,12 @@ def lane_progress(state: State) -> LaneProgress:
     )
     if progress is None or progress.reader is None:
         next_lanes = [(state.turn + number) % state.lanes for number in range(min(state.lanes, REPORTED_LANES))]
-        return LaneProgress(next_lanes, delivered)
+        return next_lanes, delivered
     assignment = LaneAssignment(lanes=state.lanes, turn=state.turn, readers=progress.readers)
     if assignment.stride == 1:
         for lane, _, cursor in progress.deliveries:
             delivered[lane] = cursor[0]
-    return LaneProgress(assignment.rotation(progress.reader), delivered)
+    return assignment.rotation(progress.reader), delivered
 
 
 def with_appended_files(values: Mapping[str, Any], pipeline: Pipeline) -> Mapping[str, Any]:

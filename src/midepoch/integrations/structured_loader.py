@@ -96,25 +96,24 @@ class Counters:
         else:
             self._numbers = values["shared"]
 
+    def _table(self) -> npt.NDArray[np.float64]:
+        """The numbers in a line for each worker."""
+        return np.frombuffer(self._numbers).reshape(-1, NUMBERS)
+
     def add(self, worker: int, rows: int, size: float, seconds: float) -> None:
         """Add to the counts of a worker. Each worker is one process, so no lock is needed."""
-        first = NUMBERS * worker
-        if first < len(self._numbers):  # another loader may start more workers than this was made for
-            self._numbers[first] += rows
-            self._numbers[first + 1] += size
-            self._numbers[first + 2] += seconds
+        lines = self._table()[worker : worker + 1]
+        lines += (rows, size, seconds)  # there may be no line: another loader may start more workers than planned
 
     def reset(self) -> None:
         """Start again from 0. What a worker adds at this moment may be lost."""
-        for number in range(len(self._numbers)):
-            self._numbers[number] = 0
+        self._table()[:] = 0
 
     def totals(self) -> list[dict[str, Any]]:
         """The counts of each worker."""
-        lines = np.array(self._numbers).reshape(-1, NUMBERS).tolist()
         return [
             {"worker": worker, "rows": int(rows), "bytes": int(size), "seconds": seconds}
-            for worker, (rows, size, seconds) in enumerate(lines)
+            for worker, (rows, size, seconds) in enumerate(self._table().tolist())
         ]
 
 
