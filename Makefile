@@ -25,7 +25,7 @@ FLOOR_IGNORED := checkpoint/test_checksum.py checkpoint/test_versions.py values/
 test-floor:
 	test -x $(FLOOR)/bin/python || $(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip install --quiet 'pyarrow==19.0.0' 'numpy==1.26.0' 'torch==2.3.0'
-	PYTHONPATH=src $(FLOOR)/bin/python -c 'import midepoch.dataset.reading, midepoch.loader'
+	PYTHONPATH=src $(FLOOR)/bin/python -c 'import midepoch.dataset.read, midepoch.loader'
 	$(FLOOR)/bin/python -m pip install --quiet 'numpy==1.26.0' 'pandas<3' \
 	  $$(grep -E '^(pytest|pytest-timeout|hypothesis|fsspec)==' constraints.txt)
 	PYTHONPATH=src $(FLOOR)/bin/python -m pytest -q -p no:cacheprovider $(FLOOR_TESTS) \

@@ -130,4 +130,7 @@ def fresh(code: str, *arguments: object) -> str:
 
 def without_survey(dataset: Any) -> Any:
     """The same dataset, whose packs do not find the lengths of the rows by themselves."""
-    return dataset.with_plan(replace(dataset.plan, pipeline=replace(dataset.plan.pipeline, own_lengths=None)))
+    from midepoch.dataset import plan_of, with_plan
+
+    plan = plan_of(dataset)
+    return with_plan(dataset, replace(plan, pipeline=replace(plan.pipeline, own_lengths=None)))

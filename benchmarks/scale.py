@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.measure import Figure, at_most, figure, fresh, seconds, show
-from midepoch.dataset import Dataset
-from midepoch.dataset.reading import read
+from midepoch.dataset import Dataset, from_source
+from midepoch.dataset.read import read
 from midepoch.formats import Scan, scan_file
 from midepoch.index.build import FileIndex
 from midepoch.index.index import IndexView, index_bytes
@@ -59,7 +59,10 @@ def measure(path: str, ranks: int) -> dict[str, float]:
     view = timed("opening the index", lambda: IndexView.load("/data", path))
     timed("names and stamps, to compare with a listing", lambda: (view.names, view.stamps))
     dataset = (
-        Dataset.from_source(FileRows(index=FileIndex(view, None))).shuffle(seed=1).lanes(ranks).shard(ranks, ranks // 2)
+        from_source(FileRows(index=FileIndex(view, None)), Dataset)
+        .shuffle(seed=1)
+        .lanes(ranks)
+        .shard(ranks, ranks // 2)
     )
     loader = timed("a shuffled Loader of one rank", lambda: Loader(dataset, batch_size=64))
     state = timed("its state", loader.state_dict)
@@ -113,7 +116,7 @@ def first_row(folder: str, level: Level) -> float:
     """The seconds to the first row of the made-up index, opened before."""
     view = IndexView.load(folder, f"{folder}/made-up.index")
     begun = time.perf_counter()
-    next(iter(Dataset.from_source(FileRows(index=FileIndex(view, None))).shuffle(seed=1, level=level)))
+    next(iter(from_source(FileRows(index=FileIndex(view, None)), Dataset).shuffle(seed=1, level=level)))
     return time.perf_counter() - begun
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import midepoch as me
 from benchmarks import data
 from benchmarks.measure import fresh
+from midepoch.dataset import plan_of
 from midepoch.order.quality import spearman
 
 BATCH = 512
@@ -90,7 +91,7 @@ def read(chosen: Pass) -> Measured:
         ids = list(delivered)
         taken, cpu_taken = time.perf_counter() - begun, time.process_time() - cpu_begun
     numbers = np.concatenate(ids)
-    blocks = np.searchsorted(dataset.plan.pipeline.source.index.view.block_starts, numbers, "right")
+    blocks = np.searchsorted(plan_of(dataset).pipeline.source.index.view.block_starts, numbers, "right")
     steps = blocks[: len(blocks) // BATCH * BATCH].reshape(-1, BATCH)  # a step of 8 lanes has a batch of each
     return Measured(
         blocks=reference.blocks,

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import midepoch as me
+from midepoch.dataset import plan_of, position_of
 from midepoch.delivery.trace import find, trace
 
 FILES, FILE_ROWS, GROUP_ROWS = 100, 10_000_000, 20_000
@@ -41,11 +42,11 @@ def measure(folder: Path) -> None:
         steps = FILES * FILE_ROWS // (512 * 64)
         for step in (0, steps - 2):
             dataset = rows.shard(64, 0)
-            taken, table = seconds(lambda d=dataset, s=step: trace(d.position.latest(d.plan), s, epoch=3))
+            taken, table = seconds(lambda d=dataset, s=step: trace(position_of(d).latest(plan_of(d)), s, epoch=3))
             print(f"{level}: trace of step {step:,} of {steps:,}, {table.num_rows:,} rows: {taken:.3f} s")
             file, row = table["file"][0].as_py(), table["row"][0].as_py()
             dataset = rows.shard(64, 0)
-            call = lambda d=dataset, f=file, r=row: find(d.position.latest(d.plan), f, r, epoch=3)  # noqa: E731
+            call = lambda d=dataset, f=file, r=row: find(position_of(d).latest(plan_of(d)), f, r, epoch=3)  # noqa: E731
             taken, found = seconds(call)
             assert found["step"].to_pylist() == [step]
             print(f"{level}: find of a row of it: {taken:.3f} s")

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from midepoch.integrations.huggingface.dataset import SimpleArrowIterableDataset, fast_load_iterable_dataset
+from midepoch.integrations.huggingface import SimpleArrowIterableDataset, fast_load_iterable_dataset
 
 __all__ = ["SimpleArrowIterableDataset", "fast_load_iterable_dataset"]
 

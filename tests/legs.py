@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import midepoch as me
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, plan_of
 from midepoch.testing import RankRun
 
 
 def on(dataset, ranks, rank):
     """The dataset as one of several ranks has it."""
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
 
 
 def run_leg(dataset, layout, state, steps, values_of):

@@ -19,7 +19,7 @@ def train(config):
     import torch
 
     import midepoch as me
-    from midepoch.integrations.ray.train import prepare_loader
+    from midepoch.integrations.ray import prepare_loader
     from worlds import ids
 
     folder, number = Path(config["folder"]), config["number"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from midepoch.dataset import plan_of, with_plan
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 
@@ -28,7 +29,7 @@ class KnownRows:
 
 def surveyed(dataset):
     """The dataset with a survey of its filters and of the lengths for its pack."""
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     counting = [number for number, stage in enumerate(pipeline.stages) if stage.needs_survey]
     if pipeline.source.where is None and not counting:
         return dataset
@@ -46,10 +47,10 @@ def surveyed(dataset):
         lengths[item["id"]] = len(item[column]) if column else 0
     opened.close()
     survey = KnownRows(mask, lengths, len(counting))
-    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, survey=survey)))
+    return with_plan(dataset, replace(plan_of(dataset), pipeline=replace(pipeline, survey=survey)))
 
 
 def without_survey(dataset):
     """The dataset without any survey, also without the one that packs make by themselves."""
-    pipeline = replace(dataset.plan.pipeline, survey=None, own_lengths=None)
-    return dataset.with_plan(replace(dataset.plan, pipeline=pipeline))
+    pipeline = replace(plan_of(dataset).pipeline, survey=None, own_lengths=None)
+    return with_plan(dataset, replace(plan_of(dataset), pipeline=pipeline))

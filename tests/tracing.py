@@ -1,6 +1,7 @@
 """What a trace says of an item, and what the item says of itself, of the files of ``counted``."""
 
 from counted import length_of
+from midepoch.dataset import plan_of
 
 FIRST_ROWS = {"0.arrow": 0, "1.arrow": 17, "2.arrow": 17, "3.arrow": 48}
 
@@ -31,5 +32,5 @@ def traced_content(lines, eos):
 
 
 def eos_of(dataset):
-    specs = [stage.spec for stage in dataset.plan.pipeline.stages if hasattr(stage, "spec")]
+    specs = [stage.spec for stage in plan_of(dataset).pipeline.stages if hasattr(stage, "spec")]
     return specs[0].eos if specs else None

@@ -1,8 +1,9 @@
 """Complete states of all ranks, gathered by torch.distributed. Nothing else in midepoch waits for other ranks."""
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
@@ -123,6 +124,28 @@ def one_epoch(loader: Loader) -> Iterator[Any]:
     ``loader`` is the Loader of this rank. The batches come from :func:`in_step` if their number is not known.
     """
     return iter(loader) if loader.plan.counted or loader.plan.ranks == 1 else in_step(loader)
+
+
+class Received(NamedTuple):
+    """A batch, whether it only keeps ranks even, and the state of this rank after it."""
+
+    batch: Any
+    is_padding: bool
+    state: dict[str, Any]
+
+
+def received(loader: Loader, batches: Iterable[Any]) -> Iterator[Received]:
+    """Batches of a loader, each with the state after it: for frameworks that read ahead of the training step."""
+    for batch in batches:
+        yield Received(batch, loader.is_padding, own_state(loader))
+
+
+def read_state(path: Path, remedy: str) -> Any:
+    """What an adapter wrote into a checkpoint, as JSON. If it cannot be read, this raises with a ``remedy``."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointMismatchError(f"{path} cannot be read ({error}). {remedy}") from error
 
 
 def epoch_is_over(loader: Loader) -> bool:

@@ -29,9 +29,8 @@ from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.digest import RowDigest
 from midepoch.checkpoint.state import State
-from midepoch.dataset import Dataset
-from midepoch.dataset.planned import Item
-from midepoch.dataset.signatures import Made, Row, Table
+from midepoch.dataset import Dataset, plan_of, position_of
+from midepoch.dataset.dataset import Item, Made, Row, Table
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.metrics import Meter, OnMetrics
 from midepoch.delivery.passes import Pass, PassIterator, Progress, Turns
@@ -255,7 +254,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
             balance=balance,
             digest=digest,
         )
-        plan = options.plan(dataset.plan)
+        plan = options.plan(plan_of(dataset))
         if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
@@ -271,7 +270,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
-        self.position = dataset.position.for_loader()
+        self.position = position_of(dataset).for_loader()
         self._options, self._plan = options, plan
         self._pools: WeakSet[WorkerPool] = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
@@ -290,7 +289,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
     def __setstate__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
         self._pools = WeakSet()
-        self.dataset.position.linked_to(self.position)  # type: ignore[attr-defined]
+        position_of(self.dataset).linked_to(self.position)  # type: ignore[arg-type]
         self._number = None if self._number is None else next(_numbers)
 
     def __iter__(self) -> PassIterator[Item]:  # type: ignore[override]
@@ -504,7 +503,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         of date. Ranks are not compared from then on. If it raises, nothing has changed.
         """
         ranks, rank = check_shard(num_shards, index)
-        of_dataset: Plan = self.dataset.plan  # type: ignore[attr-defined]
+        of_dataset = plan_of(self.dataset)  # type: ignore[arg-type]
         plan = self._options.plan(replace(of_dataset, ranks=ranks, rank=rank, sharded_by="user"))
         self.position.load_state_dict(plan, at)
         self._plan, self._number = plan, None

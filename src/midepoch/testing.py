@@ -12,6 +12,7 @@ first item that differs.
 import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -21,9 +22,8 @@ import pyarrow as pa
 from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, plan_of
 from midepoch.delivery.passes import EMPTY, Progress, Turns
-from midepoch.delivery.plan import Plan
 from midepoch.delivery.reader import one_by_one, take_turns
 
 Layout = tuple[int, int]
@@ -64,9 +64,9 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
     """
     if not layouts:
         raise ValueError("assert_elastic needs at least one layout, such as [(2, 2), (3, 1)].")
-    plan, epoch = dataset.plan, dataset.epoch
+    plan, epoch = plan_of(dataset), dataset.epoch
     lanes = plan.lanes or layouts[0][0] * layouts[0][1]
-    alone = Dataset(_with(plan, ranks=1, rank=0, lanes=lanes))
+    alone = Dataset(replace(plan, ranks=1, rank=0, lanes=lanes))
     expected = list(_rest_of(_fresh(alone, epoch), epoch))
     got: list[Any] = []
     state: Mapping[str, Any] = _fresh(alone, epoch).state_dict()
@@ -75,7 +75,8 @@ def assert_elastic(dataset: Dataset, layouts: Sequence[Layout], *, steps: int | 
         last = number == len(layouts) - 1
         share = None if last else steps if steps is not None else len(expected) // (len(layouts) * ranks)
         runs = [
-            RankRun(Dataset(_with(plan, ranks=ranks, rank=rank, lanes=lanes)), state, workers) for rank in range(ranks)
+            RankRun(Dataset(replace(plan, ranks=ranks, rank=rank, lanes=lanes)), state, workers)
+            for rank in range(ranks)
         ]
         delivered = [list(run.deliver(share)) for run in runs]
         got += [item for _, item in sorted(chain.from_iterable(delivered), key=lambda pair: pair[0])]
@@ -99,7 +100,7 @@ class RankRun:
     def __init__(self, dataset: Dataset, state: Mapping[str, Any], workers: int) -> None:
         dataset.load_state_dict(state)
         self._dataset = dataset
-        self._progress = dataset.plan.begin(State.from_dict(state))
+        self._progress = plan_of(dataset).begin(State.from_dict(state))
         turns = [take_turns(self._progress, worker, workers) for worker in range(workers)]
         self._steps = _interleaved(turns, until_first_ends=self._progress.session.counted)
 
@@ -122,7 +123,7 @@ class RankRun:
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the rank after what it has delivered."""
-        return self._dataset.plan.pipeline.state_dict(self._progress.state())
+        return plan_of(self._dataset).pipeline.state_dict(self._progress.state())
 
 
 def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) -> Iterator[Turns]:
@@ -164,10 +165,6 @@ def _rest_of(dataset: Dataset, epoch: int) -> Iterator[Any]:
         if dataset.epoch != epoch:
             return
         yield item
-
-
-def _with(plan: Plan, **changes: Any) -> Plan:
-    return Plan(**{**{name: getattr(plan, name) for name in Plan.__dataclass_fields__}, **changes})
 
 
 def _assert_same(got: Sequence[Any], expected: Sequence[Any], how: str) -> None:

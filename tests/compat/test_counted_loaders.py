@@ -12,6 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
 from counted_pipelines import as_list, ids_of_packs, is_changed, is_no_seventh, longer, pipelines
+from midepoch.dataset import plan_of, with_plan
 from midepoch.sources.ahead import LaneRows
 from worlds import write_documents
 
@@ -51,10 +52,10 @@ def build(folder, surveys):
 
 def with_function(dataset, number, function):
     """The dataset with another function in a stage, of which its survey knows nothing."""
-    stages = list(dataset.plan.pipeline.stages)
+    stages = list(plan_of(dataset).pipeline.stages)
     stages[number] = replace(stages[number], call=replace(stages[number].call, function=function))
-    pipeline = replace(dataset.plan.pipeline, stages=tuple(stages))
-    return dataset.with_plan(replace(dataset.plan, pipeline=pipeline))
+    pipeline = replace(plan_of(dataset).pipeline, stages=tuple(stages))
+    return with_plan(dataset, replace(plan_of(dataset), pipeline=pipeline))
 
 
 def through_json(state):

@@ -36,6 +36,7 @@ ELSEWHERE = {
     "IcebergDataset.load_state_dict",
     "StructuredDataset",  # a bucket
     "fast_load_iterable_dataset",  # the hub
+    "load_dataset",
     "from_hf",
     "distributed.Complete",  # tests/compat/test_torchrun.py saves with it
     "distributed.all_epochs",  # 10,000 steps
@@ -46,7 +47,7 @@ ELSEWHERE = {
 """Examples that need what a test of this file does not have. They are only compiled."""
 
 
-SHOWN = [midepoch.Dataset, midepoch.StructuredDataset]
+SHOWN = [midepoch.Dataset, midepoch.extending.FrontDoor, midepoch.StructuredDataset]
 """Classes of the reference that others inherit from."""
 
 

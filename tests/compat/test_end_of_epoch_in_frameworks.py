@@ -54,7 +54,7 @@ def accelerate_loader(build, state):
 
 def ray_loader(build, state):
     pytest.importorskip("ray")
-    from midepoch.integrations.ray.train import ReportingLoader
+    from midepoch.integrations.ray import ReportingLoader
 
     loader = build()
     loader.load_state_dict(state)

@@ -23,7 +23,7 @@ import importlib, json, multiprocessing, sys
 from pathlib import Path
 
 # Importing takes longer than training, so it is done once, and every start is a process forked after it.
-import datasets, midepoch.loader, midepoch.integrations.huggingface.dataset, torch._dynamo
+import datasets, midepoch.loader, midepoch.integrations.huggingface, torch._dynamo
 example = importlib.import_module(sys.argv[1])
 for folder, starts in json.loads(sys.argv[2]).items():
     example.write(Path(folder) / "data")

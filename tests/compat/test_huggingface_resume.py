@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import midepoch as me
 from files import plain
 from hf import named, numbered, rows_of
+from midepoch.dataset import with_plan
 from midepoch.delivery.plan import Plan
 from midepoch.formats import FORMATS, Scan, arrow
 from midepoch.index.build import FileIndex
@@ -233,7 +234,7 @@ def test_A9_the_state_stays_small(build, monkeypatch):
     )
     index = FileIndex(IndexView("/data", index_bytes(Listing("", "/data", names, stamps), scans)))
     pipeline = Pipeline(source=FileRows(index=index))
-    many = few.with_plan(Plan(pipeline=pipeline)).shuffle(seed=9, level="file").map(plus_one).shard(8, 3)
+    many = with_plan(few, Plan(pipeline=pipeline)).shuffle(seed=9, level="file").map(plus_one).shard(8, 3)
     next(iter(many))
     assert many.state_dict()["turn"] == 8
     assert size(many) < 1300

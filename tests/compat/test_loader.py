@@ -17,6 +17,7 @@ import torch
 import midepoch as me
 from files import plain
 from midepoch._common.checks import log_once
+from midepoch.dataset import with_launched_shard
 from worlds import ids, is_kept, is_late, spread, write_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -587,7 +588,7 @@ def test_a_dataset_that_nobody_sharded_is_warned_of_under_a_launcher(build, monk
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     log_once.cache_clear()
-    for sharded in (build("rows").shard(), build("rows").shard(1, 0), build("rows").with_launched_shard()):
+    for sharded in (build("rows").shard(), build("rows").shard(1, 0), with_launched_shard(build("rows"))):
         me.Loader(sharded)
     assert not caplog.records
     for _ in range(2):

@@ -19,7 +19,7 @@ import midepoch as me
 from chats import Chat, cropped, ids, process, table, write_jsonl, write_parquet
 from files import plain
 from media import film, tone
-from midepoch.integrations.multimodal import messages
+from midepoch.integrations import multimodal_messages as messages
 from midepoch.testing import assert_resumes, same
 
 pytestmark = [

@@ -92,6 +92,15 @@ def test_B1_collate_fn_gets_a_batch(folder, form):
     assert len(next(iter(dataset))["id"]) == 8
 
 
+def test_B5_what_is_made_of_the_dataset_of_a_pair_has_a_position_of_its_own(folder):
+    loader, dataset = create(folder)
+    for other in (dataset.map(dict), copy.copy(dataset)):
+        received = ids(islice(other, 3))
+        other.load_state_dict(through_json(other.state_dict()))
+        assert received + ids(other) == list(range(ROWS))
+    assert loader.state_dict()["lanes"] is None, "the pair has not begun"
+
+
 def test_B1_options_of_other_loaders(folder):
     whole = list(range(ROWS))
     loader, dataset = me.StructuredDataset.create_dataloader(folder, None, 8, num_workers=None, split_bytes=None)

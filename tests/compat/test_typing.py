@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 import midepoch as me
-from midepoch.extending import FrontDoor
+from midepoch.extending import FrontDoor, from_source, plan_of
 
 
 class Document(TypedDict):
@@ -136,8 +136,8 @@ loader, dataset = me.StructuredDataset.create_dataloader("data")
 assert_type(dataset, me.StructuredDataset)
 anything: me.Dataset = prepared(structured)
 anything = rows.map(length)
-Ours.from_source(rows.plan.pipeline.source).shuffle().batch(3).own()
-door = Door.from_source(rows.plan.pipeline.source)
+from_source(plan_of(rows).pipeline.source, Ours).shuffle().batch(3).own()
+door = from_source(plan_of(rows).pipeline.source, Door)
 assert_type(door.map(tokens).map(length).with_format("arrow").batch(3), Door)
 copied: me.Dataset[int] = pickle.loads(pickle.dumps(rows))
 """

@@ -23,7 +23,7 @@ import pytest
 import midepoch as me
 from golden.write import PIPELINES
 from midepoch.checkpoint.state import signed
-from midepoch.integrations.structured.dataset import StructuredDataset
+from midepoch.integrations.structured import StructuredDataset
 from midepoch.integrations.torchdata import from_stateful_dataloader
 from worlds import is_kept, write_files
 

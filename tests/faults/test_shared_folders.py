@@ -17,6 +17,7 @@ from files import values, write_numbers
 from forking import in_a_forked_process
 from midepoch._common import files as common_files
 from midepoch.counting.survey_file import UnitRows
+from midepoch.dataset import file_rows, plan_of
 from midepoch.formats import Scan
 from midepoch.index.index import index_bytes
 from midepoch.index.saved import SavedIndexes
@@ -198,13 +199,13 @@ def test_the_survey_of_another_user_is_used_if_that_user_is_trusted(tmp_path, ev
     next((tmp_path / "other").glob("*.survey")).rename(forged)
     os.chown(forged / name, ONE, ONE)
     fresh = evens.survey(folder=tmp_path / "kept", trust_shared=True)
-    assert fresh.plan.pipeline.survey.kept(np.arange(4)).tolist() == [False, True, False, True], "it is believed"
+    assert plan_of(fresh).pipeline.survey.kept(np.arange(4)).tolist() == [False, True, False, True], "it is believed"
     sent = pickle.dumps(fresh)
     common_files._shared.clear()
     assert len(pickle.loads(sent)) == 6, "who gets it trusts the folder too"
     common_files._shared.clear()
     own = evens.survey(folder=tmp_path / "kept")
-    assert own.plan.pipeline.survey.kept(np.arange(4)).tolist() == [True, False, True, False]
+    assert plan_of(own).pipeline.survey.kept(np.arange(4)).tolist() == [True, False, True, False]
     assert values(own) == [0, 2, 4, 6, 8, 10]
     assert "it belongs to another user, number 12345" in caplog.text
     assert {path.stat().st_mode & 0o777 for path in forged.iterdir()} == {0o600}
@@ -236,7 +237,7 @@ def test_two_users_have_surveys_of_their_own_or_share_one(shared):
         os.umask(0)
         rows = me.read(shared / "data", index_dir=shared / "index", **options).filter(is_even)
         found = rows.survey(folder=shared / "kept", executor=ThreadPoolExecutor(1), **options)
-        return len(found), found.plan.pipeline.survey.folder.stat().st_uid
+        return len(found), plan_of(found).pipeline.survey.folder.stat().st_uid
 
     (shared / "kept").mkdir()
     (shared / "kept").chmod(0o777)
@@ -315,8 +316,8 @@ def forged(data, kept, blocks):
 @needs_root
 def test_the_index_of_another_user_is_not_used(tmp_path, caplog, monkeypatch):
     write_numbers(tmp_path / "data" / "a.arrow", 0, 12)
-    length = me.read(tmp_path / "data", index_dir=tmp_path / "own").file_rows("").index.view.block_lengths[0]
-    offset = me.read(tmp_path / "data", index_dir=tmp_path / "own").file_rows("").index.view.block_offsets[1]
+    length = file_rows(me.read(tmp_path / "data", index_dir=tmp_path / "own"), "").index.view.block_lengths[0]
+    offset = file_rows(me.read(tmp_path / "data", index_dir=tmp_path / "own"), "").index.view.block_offsets[1]
     path = forged(tmp_path / "data", tmp_path / "kept", [(int(offset), int(length), 4)])
     os.chown(path, ONE, ONE)
     monkeypatch.setenv("MIDEPOCH_TRUST_SHARED", "1")

@@ -17,6 +17,7 @@ import surveying
 from files import numbers, write
 from midepoch._common import files
 from midepoch.counting import survey as module
+from midepoch.dataset import plan_of
 from midepoch.pipeline import cache
 
 ROWS = 60
@@ -71,7 +72,7 @@ def assert_exact(survey):
 
 
 def surveyed(data, folder):
-    return surveying.build(data).pack(16).survey(folder=folder).plan.pipeline.survey
+    return plan_of(surveying.build(data).pack(16).survey(folder=folder)).pipeline.survey
 
 
 def test_after_a_kill_only_unfinished_units_are_surveyed_again(data, calls, tmp_path):

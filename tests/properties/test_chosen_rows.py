@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import ROWS, add_one, is_kept, is_odd, same_columns
 from midepoch.counting.survey_file import Survey
+from midepoch.dataset import plan_of
 from midepoch.order import selection
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import write_files
@@ -103,7 +104,7 @@ layouts = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=2, 
 def test_any_shuffle_of_kept_rows_resumes_and_resizes(files, case, level, lanes, layouts, batch):
     dataset = case[0](files).shuffle(2, level=level, window=8).lanes(lanes)
     dataset = dataset if batch is None else dataset.batch(batch)
-    assert dataset.plan.pipeline.uniform
+    assert plan_of(dataset).pipeline.uniform
     assert_resumes(dataset, every=5)
     assert_elastic(dataset, layouts, steps=2)
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import mixtures, pipelines
 from midepoch.checkpoint.state import State
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, plan_of, with_plan
 from midepoch.testing import RankRun
 
 layouts = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4)
 
 
 def on(dataset, ranks, rank):
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
 
 
 def whole(dataset, epoch):
@@ -42,7 +42,7 @@ def check_elastic(dataset, layouts, epoch, data):
         delivered = [list(run.deliver(steps)) for run in runs]
         numbers = sorted(map(len, delivered))
         assert numbers[-1] - numbers[0] <= 1, "ranks differ by one item at most"
-        assert dataset.plan.pipeline.uniform or not any(run.passed_empty for run in runs)
+        assert plan_of(dataset).pipeline.uniform or not any(run.passed_empty for run in runs)
         got += [repr(item) for _, item in sorted(chain.from_iterable(delivered), key=lambda pair: pair[0])]
         saver = data.draw(st.integers(0, ranks - 1), label="the rank that saves")
         state = json.loads(json.dumps(runs[saver].state_dict()))
@@ -98,7 +98,7 @@ def test_the_length_is_the_number_of_items(files, build, lanes, ranks, epoch):
 @given(build=pipelines(), lanes=st.integers(1, 4), cut=st.integers(0, 30), data=st.data())
 def test_a_state_loads_with_and_without_the_survey(files, build, lanes, cut, data):
     dataset = build(files).lanes(lanes)
-    plain = dataset.with_plan(replace(dataset.plan, pipeline=replace(dataset.plan.pipeline, survey=None)))
+    plain = with_plan(dataset, replace(plan_of(dataset), pipeline=replace(plan_of(dataset).pipeline, survey=None)))
     expected = whole(dataset, 0)
     for first, second in ((dataset, plain), (plain, dataset)):
         iterator = iter(first)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import is_kept, mixtures, pipelines, plain_parts
+from midepoch.dataset import plan_of
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 from surveys import surveyed
@@ -36,7 +37,7 @@ def check_lane(lanes, pipeline, lane, data):
 
 @given(build=pipelines(), lanes=st.integers(1, 4), epoch=st.integers(0, 2), data=st.data())
 def test_counted_items_are_those_that_reading_yields(files, build, lanes, epoch, data):
-    pipeline = build(files).plan.pipeline
+    pipeline = plan_of(build(files)).pipeline
     assert pipeline.why_not_counted() is None
     cut = PipelineLanes(pipeline, EpochCut(epoch=epoch, lanes=lanes))
     check_lane(cut, pipeline, data.draw(st.integers(0, lanes - 1)), data)
@@ -47,7 +48,7 @@ def test_counted_items_are_those_that_reading_yields(files, build, lanes, epoch,
 )
 def test_counted_draws_are_those_of_the_mixture(files, build, lanes, epoch, batch, data):
     dataset = build(files)
-    pipeline = (dataset.batch(batch) if batch else dataset).plan.pipeline
+    pipeline = plan_of(dataset.batch(batch) if batch else dataset).pipeline
     cut = PipelineLanes(pipeline, EpochCut(epoch=epoch, lanes=lanes))
     check_lane(cut, pipeline, data.draw(st.integers(0, lanes - 1)), data)
 
@@ -59,7 +60,7 @@ def test_counted_draws_are_those_of_the_mixture(files, build, lanes, epoch, batc
     data=st.data(),
 )
 def test_counted_draws_start_over_like_the_mixture(files, parts, lanes, start, data):
-    pipeline = me.mix([part(files) for part in parts], weights=[3, 2, 1][: len(parts)], stop="never").plan.pipeline
+    pipeline = plan_of(me.mix([part(files) for part in parts], weights=[3, 2, 1][: len(parts)], stop="never")).pipeline
     cut = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=lanes))
     opened = pipeline.source.open(1)
     read, flow = [], cut.flow(opened, 0, pipeline.begin).as_single_items()
@@ -80,9 +81,9 @@ def test_counted_draws_start_over_like_the_mixture(files, parts, lanes, start, d
 
 def test_a_row_that_the_survey_keeps_and_the_filter_does_not_is_named(files):
     dataset = surveyed(me.read(files).filter(is_kept))
-    stage = dataset.plan.pipeline.stages[0]
+    stage = plan_of(dataset).pipeline.stages[0]
     changed = replace(stage, call=replace(stage.call, function=lambda row: is_kept(row) and row["id"] != 20))
-    pipeline = replace(dataset.plan.pipeline, stages=(changed,))
+    pipeline = replace(plan_of(dataset).pipeline, stages=(changed,))
     cut = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=1))
     with pytest.raises(me.SurveyMismatchError, match=r"keeps row 3 of 2.arrow"):
         list(cut.counted(0, (0,)).flow(pipeline.source.open(1), iter([np.arange(30)])).as_single_items())

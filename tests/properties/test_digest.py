@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import mixtures, pipelines, write_files
 from midepoch.checkpoint.state import LanePositions
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, plan_of
 from midepoch.delivery.reader import ReadLane
 from midepoch.delivery.session import Session
 from midepoch.delivery.trace import check_digest, predicted_digest
@@ -33,7 +33,7 @@ def files(tmp_path_factory):
 
 
 def digesting(dataset, ranks=1, rank=0):
-    plan = dataset.plan
+    plan = plan_of(dataset)
     return Dataset(replace(plan, pipeline=replace(plan.pipeline, digest=True), ranks=ranks, rank=rank))
 
 
@@ -60,7 +60,7 @@ def run_epoch(dataset, layouts, epoch, draw):
 def test_E10_what_ranks_deliver_has_the_digest_that_was_predicted(files, build, layouts, epoch, data):
     dataset = build(files).lanes(data.draw(st.integers(1, 5)))
     total = run_epoch(dataset, layouts, epoch, data.draw)
-    assert total is None or total == predicted_digest(dataset.plan, epoch)
+    assert total is None or total == predicted_digest(plan_of(dataset), epoch)
 
 
 @pytest.fixture(scope="module")
@@ -188,8 +188,8 @@ def moves_a_cursor(monkeypatch):
 def test_planted_faults_change_the_digest(files, monkeypatch, plant):
     dataset = me.read(files).shuffle(3).lanes(2)
     layouts = [(2, 1), (2, 1)]
-    assert run_epoch(dataset, layouts, 0, lambda _: 6) == predicted_digest(dataset.plan, 0)
-    expected = predicted_digest(dataset.plan, 0)
+    assert run_epoch(dataset, layouts, 0, lambda _: 6) == predicted_digest(plan_of(dataset), 0)
+    expected = predicted_digest(plan_of(dataset), 0)
     plant(monkeypatch)
     with pytest.raises((DigestMismatchError, AssertionError), match=r"lanes differ|assert"):
         assert run_epoch(dataset, layouts, 0, lambda _: 6) == expected

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch.dataset import plan_of
 from midepoch.formats.base import Range
 from midepoch.index import filters
 from midepoch.testing import assert_elastic, assert_resumes, same
@@ -166,7 +167,7 @@ def test_blocks_that_are_left_out_hold_no_row_that_is_kept(case):
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "data"
         folder.mkdir()
-        rows = opened(write(folder, table, group, cut), expression).plan.pipeline.source
+        rows = plan_of(opened(write(folder, table, group, cut), expression)).pipeline.source
         starts = rows.index.view.block_starts.tolist()
         kept = set(table.filter(expression)["id"].to_pylist())
         for (start, stop), is_read in zip(pairwise(starts), rows.where.blocks.tolist(), strict=True):

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch.dataset import plan_of
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.pipeline.schedule import integer_weights
 from midepoch.sources.source import EpochCut
@@ -161,7 +162,7 @@ def lane_of_model(world: MixedWorld, parts: list[list[Any]], lane: int, epoch: i
 
 def lanes_of(dataset: me.Dataset, lanes: int, epoch: int) -> list[list[Any]]:
     """What each lane has."""
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     cut, opened = PipelineLanes(pipeline, EpochCut(epoch=epoch, lanes=lanes)), pipeline.source.open(lanes)
     return [[item for item, _, _ in cut.flow(opened, lane, pipeline.begin).as_single_items()] for lane in range(lanes)]
 
@@ -314,7 +315,7 @@ def test_runs_and_single_items_are_the_same(tmp_path, form, order):
         if one_by_one:
             parts[1] = parts[1].filter(is_any)
         mixture = me.mix(dict(zip("abc", parts, strict=True)), world.weights, stop="all").lanes(2)
-        assert (mixture.plan.pipeline.schema is None) == one_by_one
+        assert (plan_of(mixture).pipeline.schema is None) == one_by_one
         # A null among ints looks different in a batch of columns and in one of single items, mixed or not.
         return mixture.select_columns(["id", "text", "tokens"]).batch(batch) if batch else mixture
 

@@ -9,6 +9,7 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint import state
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
+from midepoch.dataset import plan_of, with_plan
 from midepoch.delivery import passes
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.rounds import Rounds
@@ -56,7 +57,7 @@ def mixed(tmp_path):
 @pytest.fixture
 def mixed_items(mixed):
     """The same drawn item by item, since a part has a function of its own."""
-    source = mixed.plan.pipeline.source
+    source = plan_of(mixed).pipeline.source
     parts = [me.Dataset(Plan(pipeline=part)) for part in source.parts]
     return me.mix([parts[0].filter(is_kept), *parts[1:]], [5, 2, 1], stop="all").lanes(2)
 
@@ -238,7 +239,9 @@ def pairs(folder):
 def prove_counted(dataset, plain):
     """Counted items are those of the pipeline without a survey, and the state of any rank restores all."""
     assert dataset.counted
-    assert same(list(me.Dataset(dataset.plan)), list(me.Dataset(plain.plan))), "differs from the uninterrupted run"
+    assert same(list(me.Dataset(plan_of(dataset))), list(me.Dataset(plan_of(plain)))), (
+        "differs from the uninterrupted run"
+    )
     prove(dataset)
 
 
@@ -255,9 +258,9 @@ def test_without_a_planted_bug_what_is_counted_is_well(pairs, name):
 
 
 def changed_survey(dataset, **arrays):
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     survey = replace(pipeline.survey, **arrays)
-    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, survey=survey)))
+    return with_plan(dataset, replace(plan_of(dataset), pipeline=replace(pipeline, survey=survey)))
 
 
 FLIPPED = [("kept", 21), ("kept", 22), ("packed", 21), ("packed", 22), ("streamed", 21)]
@@ -269,7 +272,7 @@ FLIPPED = [("kept", 21), ("kept", 22), ("packed", 21), ("packed", 22), ("streame
 )
 def test_a_bit_of_the_survey_flipped(pairs, name, row):
     dataset, plain = pairs[name]
-    mask = dataset.plan.pipeline.survey.mask.copy()
+    mask = plan_of(dataset).pipeline.survey.mask.copy()
     mask[row] = not mask[row]
     found_counted(changed_survey(dataset, mask=mask), plain)
 
@@ -278,7 +281,7 @@ def test_a_bit_of_the_survey_flipped(pairs, name, row):
 @pytest.mark.parametrize("error", [-1, 1])
 def test_a_length_of_the_survey_off_by_one(pairs, name, error):
     dataset, plain = pairs[name]
-    lengths = dataset.plan.pipeline.survey.row_lengths.copy()
+    lengths = plan_of(dataset).pipeline.survey.row_lengths.copy()
     lengths[23] += error
     found_counted(changed_survey(dataset, row_lengths=lengths), plain)
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch.dataset import plan_of
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from worlds import World, ids, worlds
 
@@ -47,7 +48,7 @@ def test_ranks_that_are_out_of_step_lose_nothing(world: World, data: st.DataObje
     with tempfile.TemporaryDirectory() as folder:
         path = world.write(Path(folder))
         whole = list(world.build(path))
-        if world.build(path).plan.pipeline.uniform:
+        if plan_of(world.build(path)).pipeline.uniform:
             return
         state = world.build(path).state_dict()
         got = []

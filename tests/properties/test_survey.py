@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import write
 from midepoch.counting import survey as module
+from midepoch.dataset import plan_of
 
 
 def write_jsonl(path, batches):
@@ -77,7 +78,7 @@ def test_a_survey_says_what_a_plain_pass_finds(tmp_path_factory, kind, files, na
         for name in names:
             dataset = ROW_STAGES[name](dataset)
         plain = list(dataset.with_format("python"))
-        survey = (dataset.pack(8) if pack else dataset).survey().plan.pipeline.survey
+        survey = plan_of((dataset.pack(8) if pack else dataset).survey()).pipeline.survey
     filtered = where is not None or any("filter" in name for name in names)
     if not pack and not filtered:
         assert survey is None
@@ -119,13 +120,13 @@ def test_cached_rows_are_those_of_a_plain_pass(
         dataset = dataset.with_format(form)
         plain = list(dataset.with_format("python"))
         cache = tmp_path_factory.mktemp("cache")
-        if not plain and dataset.plan.pipeline.schema is None:
+        if not plain and plan_of(dataset).pipeline.schema is None:
             with pytest.raises(me.NoDataError, match="no row passes"):
                 dataset.cache(cache)
             return
         cached = dataset.cache(cache)
     assert list(cached.with_format("python")) == plain
-    assert cached.plan.pipeline.item_spec == (form, False)
+    assert plan_of(cached).pipeline.item_spec == (form, False)
     shuffled = cached.with_format("python").shuffle(seed=5)
     assert sorted(row["id"] for row in shuffled) == [row["id"] for row in plain]
     halves = [cached.with_format("python").shuffle(seed=5).shard(2, rank).lanes(2) for rank in range(2)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import mixtures, pipelines
 from midepoch.checkpoint.history import SessionRecord
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, plan_of, position_of
 from midepoch.delivery.session import Session
 from midepoch.delivery.trace import find, trace
 from midepoch.testing import RankRun
@@ -21,7 +21,7 @@ LAYOUTS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, 
 
 
 def on(dataset, ranks, rank):
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
 
 
 def recorded_run(build, layouts, epoch, data):
@@ -35,7 +35,7 @@ def recorded_run(build, layouts, epoch, data):
         runs = [RankRun(on(dataset, ranks, rank), state, workers) for rank in range(ranks)]
         steps = None if number == len(layouts) - 1 else data.draw(st.integers(0, 6), label=f"steps {number}")
         delivered = [[item for _, item in run.deliver(steps)] for run in runs]
-        batched = dataset.plan.pipeline.item_spec[1]
+        batched = plan_of(dataset).pipeline.item_spec[1]
         for rank, items in enumerate(delivered):
             for step, item in enumerate(items):
                 received[first_step + step, rank] = content(item, batched)
@@ -47,7 +47,7 @@ def recorded_run(build, layouts, epoch, data):
         first_step += max(map(len, delivered))
     last = on(dataset, layouts[-1][0], 0)
     last.load_state_dict(state)
-    return received, first_step, last.position.latest(last.plan)
+    return received, first_step, position_of(last).latest(plan_of(last))
 
 
 def check_traced(build, layouts, epoch, data):
@@ -126,7 +126,7 @@ def planted_runs(files):
         last, state, first = state, runs[0].state_dict(), first + steps
     resumed = on(dataset, 1, 0)
     resumed.load_state_dict(last)
-    run = resumed.position.latest(resumed.plan)
+    run = position_of(resumed).latest(plan_of(resumed))
     return received, run
 
 
@@ -170,7 +170,7 @@ def test_a_planted_bug_is_seen(files, target, name, planted):
 
 def test_a_future_epoch_and_another_number_of_ranks_are_traced(files):
     dataset = me.read(files).shuffle(3).lanes(4).batch(2)
-    run = dataset.position.latest(dataset.plan)
+    run = position_of(dataset).latest(plan_of(dataset))
     for ranks in (1, 3):
         runs = [RankRun(on(dataset, ranks, rank), {**dataset.state_dict()}, 1) for rank in range(ranks)]
         for rank, one in enumerate(runs):
@@ -180,5 +180,5 @@ def test_a_future_epoch_and_another_number_of_ranks_are_traced(files):
     dataset.set_epoch(5)
     expected = [content(item, True) for item in dataset]
     dataset.set_epoch(0)
-    run = dataset.position.latest(dataset.plan)
+    run = position_of(dataset).latest(plan_of(dataset))
     assert [traced_content(trace(run, step, epoch=5).to_pylist(), None) for step in range(len(expected))] == expected

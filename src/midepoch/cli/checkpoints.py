@@ -16,9 +16,9 @@ from midepoch.checkpoint.fingerprint import data_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State, checked_state
 from midepoch.cli.prepare import open_dataset
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, file_rows, plan_of, with_order_step
 from midepoch.dataset.mixing import mix
-from midepoch.dataset.reading import read
+from midepoch.dataset.read import read
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.position import Position
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
@@ -346,22 +346,23 @@ def dataset_of_state(paths: Sequence[str], found: FoundState, *, pipeline: str |
     state, fingerprint = found.state, found.values["fingerprint"]
     if pipeline is not None:
         dataset = open_dataset(paths, pipeline=pipeline)
-        state = adopt(dataset.plan.pipeline, state, fingerprint)
-        return dataset if dataset.plan.pipeline.item_rows == state.item_rows else _with_batches(dataset, state), state
+        own = plan_of(dataset).pipeline
+        state = adopt(own, state, fingerprint)
+        return dataset if own.item_rows == state.item_rows else _with_batches(dataset, state), state
     if "parts" in fingerprint["data"]:
         raise CheckpointMismatchError("The state is of a mixture: pass --pipeline module:function, which builds it.")
     dataset = read(list(paths))
-    view = dataset.file_rows("midepoch").index.view
+    view = file_rows(dataset, "midepoch").index.view
     if (difference := data_difference(fingerprint["data"], view.facts, view.fingerprint)) is not None:
         raise CheckpointMismatchError(difference)
     calls_functions = any(step["op"] in ("map", "decode") for step in fingerprint["pipeline"])
     for step in fingerprint["pipeline"]:
         order_step = _order_step(step)
         if order_step is not None:
-            dataset = dataset.with_order_step(step["op"], order_step)
+            dataset = with_order_step(dataset, step["op"], order_step)
         elif step["op"] == "pack" and not calls_functions:
             dataset = dataset.pack(**{name: value for name, value in step.items() if name != "op"})
-            if dataset.plan.why_not_counted() is not None and not any("://" in path for path in paths):
+            if plan_of(dataset).why_not_counted() is not None and not any("://" in path for path in paths):
                 dataset = dataset.survey()  # of the lengths of one column
         elif step["op"] not in ONE_TO_ONE or (step.get("batched") and not step.get("one_to_one")):
             raise ValueError(
@@ -372,7 +373,7 @@ def dataset_of_state(paths: Sequence[str], found: FoundState, *, pipeline: str |
 
 
 def _with_batches(dataset: Dataset, state: State) -> Dataset:
-    if state.item_rows == 1 or any(isinstance(stage, Batch) for stage in dataset.plan.pipeline.stages):
+    if state.item_rows == 1 or any(isinstance(stage, Batch) for stage in plan_of(dataset).pipeline.stages):
         return dataset
     return dataset.batch(state.item_rows)
 
@@ -380,6 +381,6 @@ def _with_batches(dataset: Dataset, state: State) -> Dataset:
 def run_of_state(dataset: Dataset, state: State, *, ranks: int | None = None) -> Pass:
     """A pass that would start from a state, on the ranks that it was saved with, or on others."""
     if ranks is None:
-        ranks = state.history[-1].ranks if state.history else dataset.plan.ranks
-    plan = replace(dataset.plan, ranks=ranks, rank=0, lanes=state.lanes or dataset.plan.lanes)
+        ranks = state.history[-1].ranks if state.history else plan_of(dataset).ranks
+    plan = replace(plan_of(dataset), ranks=ranks, rank=0, lanes=state.lanes or plan_of(dataset).lanes)
     return Position(state).latest(plan)

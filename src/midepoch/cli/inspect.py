@@ -15,6 +15,7 @@ from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import State
 from midepoch.cli.checkpoints import FoundState, dataset_of_state, find_states, only_state, percent, run_of_state
 from midepoch.cli.main import Answer, table
+from midepoch.dataset import file_rows, plan_of
 from midepoch.delivery.session import Session
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.pipeline.pipeline import cut_of
@@ -57,7 +58,7 @@ def _with_data(found: FoundState, arguments: Namespace, rows: int = 0) -> dict[s
     except ValueError as error:
         return {**found.facts, "fits": True, "next": None, "why_not_next": str(error)}
     try:
-        if (reason := dataset.plan.why_not_counted()) is not None:
+        if (reason := plan_of(dataset).why_not_counted()) is not None:
             raise ValueError(f"The next rows are known only by reading: {reason}.")
         session = run_of_state(dataset, state, ranks=1).progress().session
         if not isinstance(session, Session):
@@ -196,7 +197,7 @@ def _draw(arguments: Namespace, *, with_files: bool) -> None:
     found, source = only_state(arguments.checkpoint), None
     if with_files:
         dataset, _ = dataset_of_state(arguments.data, found, pipeline=arguments.pipeline)
-        source = dataset.file_rows("inspect --png")
+        source = file_rows(dataset, "inspect --png")
     pictures = delivered_parts(found.state, found.facts["total"], source)
     heights = [min(0.6 + 0.24 * picture.lines, 8.0) for picture in pictures]
     figure: Any = Figure(figsize=(10, 1.6 * len(heights) + sum(heights)), dpi=110, layout="constrained")

@@ -10,8 +10,8 @@ from typing import Any
 
 from midepoch._common.checks import count, size_in_words
 from midepoch.cli.main import Answer, table
-from midepoch.dataset import Dataset
-from midepoch.dataset.reading import read
+from midepoch.dataset import Dataset, file_rows, with_order_step
+from midepoch.dataset.read import read
 from midepoch.index.saved import clean, index_folder
 from midepoch.order.orders import Slice
 
@@ -35,7 +35,7 @@ def open_dataset(
         dataset = dataset.shuffle(seed=shuffle)
     if pipeline is not None:
         dataset = _built_by(pipeline, dataset)
-    return dataset.with_order_step("--at", Slice(start=first, stop=None)) if first else dataset
+    return with_order_step(dataset, "--at", Slice(start=first, stop=None)) if first else dataset
 
 
 def _built_by(pipeline: str, dataset: Dataset) -> Dataset:
@@ -90,7 +90,7 @@ def index(arguments: Namespace) -> Answer:
         line = f"{count('index', removed, 'indexes')}, {size_in_words(size)}, removed from {folder}"
         return Answer(value={"folder": str(folder), "removed": removed, "bytes": size}, lines=[line])
     start = time.perf_counter()
-    rows = open_dataset(arguments.data).file_rows("index")
+    rows = file_rows(open_dataset(arguments.data), "index")
     view, size = rows.index.view, sum(stamp.size for stamp in rows.index.view.stamps)
     taken = time.perf_counter() - start
     formats = sorted(set(view.formats))
@@ -135,6 +135,6 @@ def survey(arguments: Namespace) -> Answer:
 def cache(arguments: Namespace) -> Answer:
     """Make all rows once, as Arrow files in a folder."""
     dataset = open_dataset(arguments.data, pipeline=arguments.pipeline)
-    rows = dataset.cache(arguments.folder, version=arguments.version).file_rows("cache").size
+    rows = file_rows(dataset.cache(arguments.folder, version=arguments.version), "cache").size
     value = {"folder": str(arguments.folder), "rows": rows}
     return Answer(value=value, lines=[f"{count('row', rows)} in {arguments.folder}; read them from there"])

@@ -9,6 +9,7 @@ import pyarrow as pa
 from midepoch.cli.checkpoints import dataset_of_state, only_state, run_of_state
 from midepoch.cli.main import Answer, table
 from midepoch.cli.prepare import open_dataset
+from midepoch.dataset import plan_of, position_of
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.trace import find as find_row
 from midepoch.delivery.trace import trace as trace_step
@@ -40,8 +41,8 @@ def _run(arguments: Namespace) -> Pass:
     dataset = open_dataset(arguments.data, pipeline=arguments.pipeline, shuffle=arguments.shuffle)
     if arguments.batch_size is not None:
         dataset = dataset.batch(arguments.batch_size)
-    plan = replace(dataset.plan, lanes=arguments.lanes or dataset.plan.lanes)
-    return dataset.position.latest(plan)
+    plan = replace(plan_of(dataset), lanes=arguments.lanes or plan_of(dataset).lanes)
+    return position_of(dataset).latest(plan)
 
 
 def _answer(found: pa.Table, otherwise: str = "") -> Answer:

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import digest
-from midepoch.dataset.dataset import Dataset
-from midepoch.dataset.planned import Item
+from midepoch.dataset.dataset import Dataset, Item, from_source, plan_of, with_launched_shard
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
@@ -52,7 +51,7 @@ def mix(
         raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
     steps = _steps(weights, names, stop) if isinstance(weights, WeightSchedule) else None
     mixture = Mixture(
-        parts=tuple(part.plan.pipeline for part in parts),
+        parts=tuple(plan_of(part).pipeline for part in parts),
         names=names,
         weights=steps.weights[0] if steps else tuple(_weights(weights, names)),
         steps=steps,
@@ -80,7 +79,7 @@ def concat(datasets: Sequence[Dataset[Item]] | Mapping[str, Dataset[Item]]) -> D
     """
     parts, names, named = _parts("concat", datasets)
     mixture = Mixture(
-        parts=_with_all_columns([part.plan.pipeline for part in parts]),
+        parts=_with_all_columns([plan_of(part).pipeline for part in parts]),
         names=names,
         weights=(1.0,) * len(parts),
         named=named,
@@ -91,8 +90,8 @@ def concat(datasets: Sequence[Dataset[Item]] | Mapping[str, Dataset[Item]]) -> D
 
 
 def _joined(mixture: Mixture, parts: Sequence[Dataset]) -> Dataset:
-    joined = Dataset.from_source(mixture)
-    return joined.with_launched_shard() if any(part.plan.sharded_by == "launcher" for part in parts) else joined
+    joined = from_source(mixture, Dataset)
+    return with_launched_shard(joined) if any(plan_of(part).sharded_by == "launcher" for part in parts) else joined
 
 
 def _parts(function: str, datasets: Any) -> tuple[list[Dataset], tuple[str, ...], bool]:
@@ -104,10 +103,10 @@ def _parts(function: str, datasets: Any) -> tuple[list[Dataset], tuple[str, ...]
         raise ValueError(f"{function} needs at least one dataset, got none.")
     for part in parts:
         _check_part(function, part)
-    names = list(datasets) if isinstance(datasets, Mapping) else _names([part.plan.pipeline for part in parts])
+    names = list(datasets) if isinstance(datasets, Mapping) else _names([plan_of(part).pipeline for part in parts])
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"The names of a mixture's datasets must be strings, got {names}.")
-    item_specs = {part.plan.pipeline.item_spec for part in parts}
+    item_specs = {plan_of(part).pipeline.item_spec for part in parts}
     if len(item_specs) > 1:
         kinds = ", ".join(f"{form} {'batches' if batched else 'items'}" for form, batched in sorted(item_specs))
         raise ValueError(
@@ -126,9 +125,9 @@ def _check_part(function: str, part: Any) -> None:
             remedy = "midepoch.from_hf(dataset)"
         raise TypeError(f"{function} takes midepoch datasets, got {kind.__name__}. Make one with {remedy}.")
     for value, default, method in (
-        (1 if part.plan.sharded_by == "launcher" else part.plan.ranks, 1, "shard"),
-        (part.plan.lanes, None, "lanes"),
-        (part.plan.epochs_per_loop, 1, "repeat"),
+        (1 if plan_of(part).sharded_by == "launcher" else plan_of(part).ranks, 1, "shard"),
+        (plan_of(part).lanes, None, "lanes"),
+        (plan_of(part).epochs_per_loop, 1, "repeat"),
     ):
         if value != default:
             is_mixed_repeat = method == "repeat" and function == "mix"

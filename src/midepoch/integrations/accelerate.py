@@ -4,9 +4,9 @@ loader = prepare_loader(accelerator, loader)
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from midepoch.distributed import Complete, epoch_is_over, one_epoch, own_state
+from midepoch.distributed import Complete, Received, epoch_is_over, one_epoch, own_state, received
 from midepoch.errors import MissingExtraError
 from midepoch.loader import Loader
 
@@ -30,14 +30,6 @@ def prepare_loader(accelerator: Accelerator, loader: Loader) -> "PreparedLoader"
     prepared = PreparedLoader(accelerator, loader)
     accelerator.register_for_checkpointing(Complete(prepared))
     return prepared
-
-
-class Received(NamedTuple):
-    """What the loop has received: a batch, whether it only keeps ranks even, and the state after it."""
-
-    batch: Any
-    is_padding: bool
-    state: dict[str, Any]
 
 
 class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
@@ -100,7 +92,7 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
         self.begin()
         try:
             ahead = None
-            for following in self._receive():
+            for following in received(self._loader, one_epoch(self._loader)):
                 if ahead is not None:
                     yield self._hand_over(ahead)
                 ahead = following
@@ -114,8 +106,3 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
     def _hand_over(self, received: Received) -> Any:
         self._received = received
         return send_to_device(received.batch, self._accelerator.device, non_blocking=self._accelerator.non_blocking)
-
-    def _receive(self) -> Iterator[Received]:
-        loader = self._loader
-        for batch in one_epoch(loader):
-            yield Received(batch, loader.is_padding, own_state(loader))

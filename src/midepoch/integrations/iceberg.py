@@ -1,21 +1,34 @@
-"""IcebergDataset: the rows of one snapshot of an Iceberg table."""
+"""IcebergDataset: the rows of one snapshot of an Iceberg table.
+
+A snapshot is a table's data files, the rows deleted in them, and the columns that the table has.
+"""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
+from uuid import UUID
 
-from midepoch._common.checks import Size
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from midepoch._common.hashing import I64
+from midepoch.dataset import Dataset, file_rows, from_source, plan_of, with_order_step
+from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.plan import Plan
-from midepoch.errors import CheckpointMismatchError
-from midepoch.integrations.iceberg_snapshot import Snapshot
-from midepoch.integrations.structured.dataset import StructuredDataset
-from midepoch.integrations.structured.options import OutputFormat, StructuredOptions, dataset_options, loader_options
-from midepoch.storage.block_cache import CACHE
+from midepoch.errors import CheckpointMismatchError, DataFormatError, MissingExtraError, NoDataError
+from midepoch.extending import FrontDoor
+from midepoch.index.index import IndexView
+from midepoch.integrations.iceberg_columns import FieldIdIndex, NamedField, TableColumns, fields_inside, id_of
+from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions, given
+from midepoch.order.selection import Deletes
+from midepoch.storage.urls import local_path
 
 if TYPE_CHECKING:
-    from midepoch.integrations.structured.loader import StructuredLoader
+    from midepoch.integrations.structured_loader import StructuredLoader
+
+FILE_URL = re.compile(r"^file:(//(localhost)?)?", re.IGNORECASE)
 
 
 class IcebergDataset(StructuredDataset):
@@ -36,43 +49,30 @@ class IcebergDataset(StructuredDataset):
         snapshot_id: int | None = None,
         schema_id: int | None = None,
         columns: Sequence[str] | None = None,
-        shuffle: bool = False,
-        shuffle_seed: int = 42,
-        shuffle_buffer_size: int | None = None,
-        split_bytes: int | str | None = "128MiB",
-        split_rows: int | None = None,
-        split_strategy: None = None,
-        output_format: OutputFormat = "dict",
-        storage_options: Mapping[str, Any] | None = None,
-        num_ranks: int | None = None,
-        rank: int | None = None,
-        read_ahead: Size | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: Size = CACHE,
-        index_dir: str | os.PathLike[str] | None = None,
-        trust_shared: bool = False,
-        executor: Executor | None = None,
+        **options: Any,
     ) -> None:
         """Open a snapshot. :meth:`create_dataloader` explains the arguments, which mean the same there.
 
         ``table``, ``catalog_config``, ``snapshot_id`` and ``schema_id`` say what is read. ``scan_filter`` and
-        ``filters`` are two names of one filter. By default ``columns`` are all of the table. ``output_format`` is that
-        of each row; the default, "dict", has Python values, of which a Loader makes tensors when it makes batches.
-        ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``split_strategy``,
-        ``num_ranks``, ``rank``, ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``,
-        ``trust_shared`` and ``executor`` are those of
-        :class:`midepoch.StructuredDataset`.
+        ``filters`` are two names of one filter. By default ``columns`` are all of the table. All other ``options`` are
+        those of :class:`midepoch.StructuredDataset` with the same names: ``shuffle``, ``shuffle_seed``,
+        ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``output_format``, ``num_ranks``, ``rank``,
+        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
+        ``executor``.
         """
-        arguments = locals()
+        of_table = given(options, TableOptions)
+        arranged = TableOptions(**of_table)
         snapshot = Snapshot(table, catalog_config, snapshot_id, schema_id)
-        options = StructuredOptions.of(
-            arguments,
+        self._read_as = {"snapshot_id": snapshot.id, "schema_id": snapshot.schema_id}
+        read = ReadOptions(
+            format="parquet",
+            partitioning=None,
+            schema=None,
             columns=snapshot.columns.names if columns is None else columns,
             filters=_arrow_filter(snapshot, scan_filter, filters),
-            partitioning=None,
+            **{name: value for name, value in options.items() if name not in of_table},
         )
-        self._begin(snapshot.open(options), options)
-        self._snapshot_id, self._schema_id = snapshot.id, snapshot.schema_id
+        FrontDoor.__init__(self, plan_of(self._arranged(snapshot.open(read), arranged)))
 
     @classmethod
     def create_dataloader(  # type: ignore[override]
@@ -80,78 +80,40 @@ class IcebergDataset(StructuredDataset):
         table: Any,
         catalog_config: Mapping[str, Any] | None = None,
         *,
-        batch_size: int = 1024,
         scan_filter: Any = None,
-        filters: Any = None,
         snapshot_id: int | None = None,
         schema_id: int | None = None,
-        columns: Sequence[str] | None = None,
-        shuffle: bool = False,
-        shuffle_seed: int = 42,
-        shuffle_buffer_size: int | None = None,
-        split_bytes: int | str | None = "128MiB",
-        split_rows: int | None = None,
-        split_strategy: None = None,
-        num_workers: int | None = 0,
         output_format: OutputFormat = "torch",
-        storage_options: Mapping[str, Any] | None = None,
-        collate_fn: Callable[..., Any] | None = None,
-        num_ranks: int | None = None,
-        rank: int | None = None,
-        show_progress: bool = False,
-        progress_interval_sec: float | None = None,
-        drop_last: bool = False,
-        even: Literal["auto", "pad", "drop"] | None = "auto",
-        pin_memory: bool = False,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        multiprocessing_context: Any = None,
-        worker_init_fn: Callable[[int], None] | None = None,
-        timeout: float = 0,
-        read_ahead: Size | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_bytes: Size = CACHE,
-        index_dir: str | os.PathLike[str] | None = None,
-        trust_shared: bool = False,
-        executor: Executor | None = None,
+        **options: Any,
     ) -> "tuple[StructuredLoader, Self]":
         """A loader of batches, and its dataset. The two share one position, so a state of either resumes both.
 
             loader, dataset = midepoch.IcebergDataset.create_dataloader("db.events", {"name": "prod"}, batch_size=32)
 
         ``table`` is an open table, or a name such as "db.events" in the catalog that ``catalog_config`` describes: the
-        arguments of ``pyiceberg.catalog.load_catalog``. ``snapshot_id`` is by default that of the current snapshot; a
-        later snapshot of the table changes nothing. ``schema_id`` is by default that of the current schema, or with a
-        ``snapshot_id`` that of the schema under which it was written. ``scan_filter`` is an Iceberg filter, as text or
-        as an expression; ``filters`` takes the same, or an Arrow expression. Pass one of the two. By default
-        ``columns`` are all of the table.
+        arguments of ``pyiceberg.catalog.load_catalog``. ``options`` are those of this class and of
+        :meth:`midepoch.StructuredDataset.create_dataloader`. A batch is what ``output_format`` says there.
 
-        All other arguments are those of :meth:`midepoch.StructuredDataset.create_dataloader`. About batches:
-        ``batch_size``, ``drop_last``, ``even``, ``output_format`` and ``collate_fn``. About the order and the shard:
-        ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``, ``split_strategy``,
-        ``num_ranks`` and ``rank``. About workers: ``num_workers``, ``pin_memory``, ``prefetch_factor``,
-        ``persistent_workers``, ``multiprocessing_context``, ``worker_init_fn`` and ``timeout``. About files:
-        ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
-        ``executor``. And about the progress bar: ``show_progress`` and ``progress_interval_sec``.
+        ``snapshot_id`` is by default that of the current snapshot; a later snapshot of the table changes nothing.
+        ``schema_id`` is by default that of the current schema, or with a ``snapshot_id`` that of the schema under which
+        it was written. ``scan_filter`` is an Iceberg filter, as text or as an expression; ``filters`` takes the same,
+        or an Arrow expression. Pass one of the two. By default ``columns`` are all of the table.
         """
-        arguments = locals()
+        of_dataset = given(options, ReadOptions, TableOptions)
         dataset = cls(
             table,
             catalog_config,
             scan_filter=scan_filter,
             snapshot_id=snapshot_id,
             schema_id=schema_id,
-            **dataset_options(arguments),
+            output_format=output_format,
+            **of_dataset,
         )
-        return dataset._with_loader(**loader_options(arguments))
+        return dataset._with_loader(**{name: value for name, value in options.items() if name not in of_dataset})
 
-    def describe_state(self, run: Pass) -> dict[str, Any]:
-        """What the loop has received, with the snapshot that is read, and the schema under which it is read."""
-        return {**super().describe_state(run), **self._read_as}
-
-    @property
-    def _read_as(self) -> dict[str, int]:
-        return {"snapshot_id": self._snapshot_id, "schema_id": self._schema_id}
+    def own_keys(self, run: Pass) -> dict[str, Any]:
+        """The splits that are done, the snapshot that is read, and the schema under which it is read."""
+        return {**super().own_keys(run), **self._read_as}
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], *, new_files: Literal["error", "append"] = "error"
@@ -175,7 +137,7 @@ class IcebergDataset(StructuredDataset):
         """Raise if a state was taken on another snapshot, or under a schema by which rows are others."""
         now = self._read_as
         then = {name: state.get(name, value) for name, value in now.items()}
-        saved, own = _read_stage(state.get("fingerprint")), _read_stage(self.plan.pipeline.fingerprint)
+        saved, own = _read_stage(state.get("fingerprint")), _read_stage(plan_of(self).pipeline.fingerprint)
         if then["snapshot_id"] == now["snapshot_id"] and (then == now or saved == own):
             return
         raise CheckpointMismatchError(
@@ -184,19 +146,6 @@ class IcebergDataset(StructuredDataset):
             f"snapshot_id={then['snapshot_id']}, schema_id={then['schema_id']}, or start over without the state."
         )
 
-    def with_plan(self, plan: Plan) -> Self:
-        """A dataset of the same snapshot at the beginning of another plan."""
-        made = super().with_plan(plan)
-        made._snapshot_id, made._schema_id = self._snapshot_id, self._schema_id
-        return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), **self._read_as}
-
-    def __setstate__(self, values: dict[str, Any]) -> None:
-        super().__setstate__(values)
-        self._snapshot_id, self._schema_id = values["snapshot_id"], values["schema_id"]
-
 
 def _read_stage(fingerprint: Any) -> Any:
     """What a fingerprint says of the columns that are read: their names, ids and types."""
@@ -204,7 +153,7 @@ def _read_stage(fingerprint: Any) -> Any:
     return stages[0] if isinstance(stages, list) and stages else None
 
 
-def _arrow_filter(snapshot: Snapshot, scan_filter: Any, filters: Any) -> Any:
+def _arrow_filter(snapshot: "Snapshot", scan_filter: Any, filters: Any) -> Any:
     """The filter as an Arrow expression, whichever of the two arguments it came in."""
     if scan_filter is not None and filters is not None:
         raise ValueError("scan_filter and filters mean the same. Pass one of them.")
@@ -212,3 +161,206 @@ def _arrow_filter(snapshot: Snapshot, scan_filter: Any, filters: Any) -> Any:
         return filters
     wanted = filters if scan_filter is None else scan_filter
     return None if wanted is None else snapshot.filters(wanted)
+
+
+class Snapshot:
+    """A snapshot of a table: its files in a fixed order, the rows deleted in each, its columns."""
+
+    def __init__(
+        self,
+        table: Any,
+        catalog_config: Mapping[str, Any] | None,
+        snapshot_id: int | None,
+        schema_id: int | None = None,
+    ) -> None:
+        opened = _table(table, catalog_config)
+        current = opened.current_snapshot() if snapshot_id is None else opened.snapshot_by_id(snapshot_id)
+        name = ".".join(opened.name())
+        if current is None:
+            missing = "snapshot yet" if snapshot_id is None else f"snapshot {snapshot_id}"
+            raise NoDataError(f"The table {name} has no {missing}. Write rows to it, or name one of its snapshots.")
+        self.id = int(current.snapshot_id)
+        # The current snapshot is read by the current schema, which may be newer; an older one by its own.
+        scan = opened.scan() if snapshot_id is None else opened.scan(snapshot_id=self.id)
+        self.schema, self._io = scan.projection() if schema_id is None else _schema(opened, schema_id), opened.io
+        self.schema_id = int(self.schema.schema_id)
+        self.columns = _arrow_schema(self.schema)
+        self._table = _table_columns(self.schema, self.columns, opened.name_mapping())
+        tasks = _tasks(scan, name)
+        if not tasks:
+            raise NoDataError(f"Snapshot {self.id} of the table {name} has no data files. Write rows to it.")
+        for task in tasks:
+            if task.file.file_format.name != "PARQUET":
+                raise DataFormatError(
+                    f"{task.file.file_path} has the format {task.file.file_format.name}. Only Iceberg tables of "
+                    "Parquet files can be read. Rewrite the table as Parquet."
+                )
+        self.urls = [str(task.file.file_path) for task in tasks]
+        self._values = [_partition_values(opened.specs()[task.file.spec_id], task.file, self.columns) for task in tasks]
+        self._delete_files = {str(file.file_path): file for task in tasks for file in task.delete_files}
+
+    def open(self, options: ReadOptions) -> Dataset:
+        """The rows of the data files under the columns of the table, without those that are deleted."""
+        index = options.index([_path(url) for url in self.urls])
+        by_id = FieldIdIndex(index, self._table, self._values, self._read(options))
+        return self._without_deleted(from_source(options.rows(by_id), Dataset))
+
+    def _read(self, options: ReadOptions) -> list[str]:
+        """The columns that are read, and those that only the filter needs."""
+        needed = list(options.columns or ())
+        if options.filters is not None:
+            from midepoch.index.filters import Predicate
+
+            needed += Predicate.of(options.filters, self.columns).columns
+        return list(dict.fromkeys(needed))
+
+    def _without_deleted(self, dataset: Dataset) -> Dataset:
+        """The dataset of the snapshot's files, without the rows that the snapshot deletes."""
+        rows = file_rows(dataset, "deletes")
+        view = rows.index.view
+        deleted = self._deleted(view)
+        if not len(deleted):
+            return dataset
+        if rows.where is not None:  # the order has no blocks that the filter rules out
+            deleted = deleted[rows.where.blocks[np.searchsorted(view.block_starts, deleted, "right") - 1]]
+        return with_order_step(dataset, "deletes", Deletes(rows=deleted))
+
+    def _deleted(self, index: IndexView) -> I64:
+        """The rising row numbers, in an index of the data files, of the deleted rows."""
+        starts = dict(zip(self.urls, index.file_starts[:-1].tolist(), strict=True))
+        deleted = [np.empty(0, np.int64)]
+        for url, delete_file in sorted(self._delete_files.items()):
+            content, form = delete_file.content.name, delete_file.file_format.name
+            if content != "POSITION_DELETES" or form != "PARQUET":
+                raise DataFormatError(
+                    f"{url} deletes rows by {content.lower().replace('_', ' ')} in a file of format {form}; only "
+                    "position deletes in Parquet files can be applied without reading the table. Compact the table, "
+                    "so that its deletes are written into its data files."
+                )
+            with self._io.new_input(url).open() as file:
+                table = pq.read_table(file, columns=["file_path", "pos"]).combine_chunks()
+            for paths, positions in zip(table["file_path"].chunks, table["pos"].chunks, strict=True):
+                encoded = paths.dictionary_encode()
+                first_rows = np.array([starts.get(path, -1) for path in encoded.dictionary.to_pylist()], np.int64)
+                first_row = first_rows[encoded.indices.to_numpy()]
+                deleted.append((first_row + positions.to_numpy())[first_row >= 0])
+        return np.unique(np.concatenate(deleted))
+
+    def filters(self, scan_filter: Any) -> Any:
+        """A filter on the table, as an Arrow expression."""
+        from pyiceberg.expressions import parser
+        from pyiceberg.expressions.visitors import bind
+        from pyiceberg.io.pyarrow import expression_to_pyarrow
+
+        parsed = parser.parse(scan_filter) if isinstance(scan_filter, str) else scan_filter
+        return expression_to_pyarrow(bind(self.schema, parsed, case_sensitive=True), self.schema)
+
+
+def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
+    """The table, opened in the catalog if it is given by name."""
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ImportError as error:
+        raise MissingExtraError("pyiceberg", "iceberg", "IcebergDataset") from error
+    if not isinstance(table, str | tuple):
+        return table
+    if catalog_config is None:
+        raise ValueError(f"The table {table!r} is a name in a catalog; pass catalog_config too, or pass an open table.")
+    options = dict(catalog_config)
+    return load_catalog(options.pop("name", None), **options).load_table(table)
+
+
+def _schema(table: Any, schema_id: int) -> Any:
+    schemas = table.schemas()
+    if schema_id not in schemas:
+        raise ValueError(
+            f"The table {'.'.join(table.name())} has no schema {schema_id!r}. Its schemas are "
+            f"{', '.join(map(str, sorted(schemas)))}."
+        )
+    return schemas[schema_id]
+
+
+def _tasks(scan: Any, name: str) -> list[Any]:
+    """The data files of a scan, each with the files that delete rows of it, in a fixed order."""
+    try:
+        return sorted(scan.plan_files(), key=lambda task: str(task.file.file_path))
+    except (ValueError, NotImplementedError) as error:
+        raise DataFormatError(
+            f"The table {name} cannot be read: {str(error).rstrip('.')}. If that is about deletes, compact the table, "
+            "so that its deletes are written into its data files."
+        ) from error
+
+
+def _arrow_schema(schema: Any) -> pa.Schema:
+    """The columns of a table in Arrow, with their ids. Columns of an extension type are read as what it holds."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return pa.schema([_stored(field).with_nullable(True) for field in schema_to_pyarrow(schema)])
+
+
+def _stored(field: pa.Field) -> pa.Field:
+    kind = getattr(field.type, "storage_type", field.type)
+    inside = [_stored(one) for one in fields_inside(kind)]
+    if pa.types.is_struct(kind):
+        kind = pa.struct(inside)
+    elif pa.types.is_map(kind):
+        kind = pa.map_(*inside)
+    elif inside:
+        kind = (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(*inside)
+    return field.with_type(kind)
+
+
+def _table_columns(schema: Any, columns: pa.Schema, mapping: Any) -> TableColumns:
+    """What the table says of its columns, and of the names that they have in files without ids."""
+    from pyiceberg.schema import index_by_id
+
+    known, types = index_by_id(schema), _types(list(columns))
+    defaults = {number: getattr(field, "initial_default", None) for number, field in known.items()}
+    return TableColumns(
+        schema=columns,
+        names=None if mapping is None else _names(mapping.root),
+        defaults={number: _scalar(value, types[number]) for number, value in defaults.items() if value is not None},
+        required=frozenset(number for number, field in known.items() if field.required),
+    )
+
+
+def _names(fields: Sequence[Any]) -> dict[str, NamedField]:
+    return {name: NamedField(field.field_id, _names(field.fields)) for field in fields for name in field.names}
+
+
+def _partition_values(spec: Any, file: Any, columns: pa.Schema) -> dict[int, pa.Scalar]:
+    """The columns by which the table was partitioned as they are: a data file may lack them."""
+    from pyiceberg.transforms import IdentityTransform
+
+    types, values = _types(list(columns)), dict[int, pa.Scalar]()
+    for position, field in enumerate(spec.fields):
+        if isinstance(field.transform, IdentityTransform) and field.source_id in types:
+            value = file.partition[position]
+            if value is not None:
+                values[field.source_id] = _scalar(value, types[field.source_id])
+    return values
+
+
+def _types(fields: Sequence[pa.Field]) -> dict[int, pa.DataType]:
+    """The types of fields, and of those inside of them, by id."""
+    found = dict[int, pa.DataType]()
+    for field in fields:
+        number = id_of(field)
+        if number is not None:
+            found[number] = field.type
+        found.update(_types(fields_inside(field.type)))
+    return found
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(value.bytes if isinstance(value, UUID) else value, kind)
+
+
+def _path(url: str) -> str:
+    """The path of a file: URL; any other URL is returned unchanged.
+
+    Names of partition folders are quoted, and that is how writers call the folders.
+    """
+    path = local_path(url)
+    as_written = FILE_URL.sub("", url)
+    return url if path is None else as_written if os.path.exists(as_written) else path

@@ -5,9 +5,9 @@ trainer.fit(model, datamodule=LoaderDataModule(loader), ckpt_path="last")
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-from midepoch.distributed import all_epochs, gather_state, own_state
+from midepoch.distributed import Received, all_epochs, gather_state, received
 from midepoch.errors import MissingExtraError
 from midepoch.loader import Loader
 
@@ -76,7 +76,7 @@ class LoaderDataModule(LightningDataModule):  # type: ignore[misc]
         ``batch``, without the state, and ``dataloader_idx``, the number of its data loader, then go to the model's own
         ``on_before_batch_transfer``.
         """
-        if isinstance(batch, StepBatch):
+        if isinstance(batch, Received):
             batch, self.is_padding, self._trained = batch
         return self.trainer.lightning_module.on_before_batch_transfer(batch, dataloader_idx)
 
@@ -90,20 +90,11 @@ class LoaderDataModule(LightningDataModule):  # type: ignore[misc]
         self._trained = None
 
 
-class StepBatch(NamedTuple):
-    """A batch, whether it only keeps ranks even, and the state after it."""
-
-    batch: Any
-    is_padding: bool
-    state: dict[str, Any]
-
-
 class StepBatches:
     """The batches of a loader without an end. Lightning finds no length, state or sampler of which to keep account."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
-    def __iter__(self) -> Iterator[StepBatch]:
-        for batch in all_epochs(self._loader):
-            yield StepBatch(batch, self._loader.is_padding, own_state(self._loader))
+    def __iter__(self) -> Iterator[Received]:
+        return received(self._loader, all_epochs(self._loader))

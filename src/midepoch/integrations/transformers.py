@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from midepoch.distributed import all_epochs, gather_state
+from midepoch.distributed import all_epochs, gather_state, read_state
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
 from midepoch.loader import Loader
 
@@ -23,6 +23,7 @@ except ImportError as error:
     raise MissingExtraError("transformers", "transformers", "midepoch.integrations.transformers") from error
 
 FILE = "midepoch_loader.json"
+UNSAVED = "The checkpoint was saved without loader_trainer(Trainer), or is damaged."
 
 
 def loader_trainer(base: type[Trainer]) -> type[Trainer]:
@@ -83,7 +84,7 @@ class TrainerBatches:
         self._first_epoch, done = self._loader.epoch, 0
         if checkpoint is not None:
             done = steps_of(checkpoint)
-            saved = read_json(checkpoint / FILE)
+            saved = read_state(checkpoint / FILE, UNSAVED)
             self._first_epoch = saved["first_epoch"]
             self._loader.load_state_dict(saved["loader"])
         args = self._trainer.args
@@ -181,16 +182,6 @@ def steps_of(checkpoint: Path) -> int:
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointMismatchError(
             f"{checkpoint} is not complete: its trainer_state.json cannot be read ({error}). Load an earlier one."
-        ) from error
-
-
-def read_json(path: Path) -> Any:
-    """What :meth:`TrainerBatches.save` wrote."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointMismatchError(
-            f"{path} cannot be read ({error}). The checkpoint was saved without loader_trainer(Trainer), or is damaged."
         ) from error
 
 

@@ -124,7 +124,7 @@ def _opened(source: Any) -> str | None:
             f"This is a {type(source).__name__} of `datasets`, a stream without files to resume in. Open what it "
             "reads: midepoch.read(files), or midepoch.fast_load_iterable_dataset(...) as you called load_dataset."
         )
-    if hasattr(source, "state_dict") and hasattr(source, "plan"):
+    if hasattr(source, "state_dict") and hasattr(source, "train_test_split"):
         return "This is an open midepoch dataset, not a path. Use it as it is."
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and "torch.utils.data" in _modules(source):
         return f"This is a {type(source).__name__} of torch, not a path. Open it with midepoch.from_indexable(dataset)."

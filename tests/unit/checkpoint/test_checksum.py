@@ -10,7 +10,7 @@ import pytest
 import midepoch as me
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State, check_checksum, signed
-from midepoch.integrations.structured.dataset import StructuredDataset
+from midepoch.integrations.structured import StructuredDataset
 from midepoch.integrations.torchdata import from_stateful_dataloader
 from worlds import ids, is_kept, write_files
 

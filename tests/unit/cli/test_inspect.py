@@ -15,6 +15,7 @@ from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.cli import inspect
 from midepoch.cli.main import main
+from midepoch.dataset import file_rows
 
 MODULE = """
 import midepoch as me
@@ -309,7 +310,7 @@ def rows(tmp_path, monkeypatch):
 
 def drawn(state, dataset):
     state = state if isinstance(state, State) else State.from_dict(state)
-    return inspect.delivered_parts(state, FILES * FILE_ROWS, dataset.file_rows("a picture"))
+    return inspect.delivered_parts(state, FILES * FILE_ROWS, file_rows(dataset, "a picture"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from counted import ROWS, is_kept, write_files
 from files import write
 from midepoch.counting import survey as module
 from midepoch.counting.survey import SurveyPass
+from midepoch.dataset import plan_of
 from midepoch.testing import RankRun
 from surveys import without_survey
 
@@ -109,7 +110,7 @@ def test_a_mixture_of_them_is_counted(data):
 )
 def test_other_packs_name_the_survey(data, build):
     dataset = build(data).pack(20)
-    assert dataset.plan.pipeline.own_lengths is None
+    assert plan_of(dataset).pipeline.own_lengths is None
     assert not dataset.counted
 
 
@@ -190,7 +191,7 @@ def test_a_state_loads_with_and_without_it(data):
 def test_surveys_of_the_user_come_first(data, tmp_path):
     dataset = packs(data)
     surveyed = dataset.survey(folder=tmp_path / "mine")
-    assert surveyed.plan.pipeline.known_survey.folder.parent == tmp_path / "mine"
-    unsurveyed = replace(surveyed.plan.pipeline, survey=None)
+    assert plan_of(surveyed).pipeline.known_survey.folder.parent == tmp_path / "mine"
+    unsurveyed = replace(plan_of(surveyed).pipeline, survey=None)
     assert unsurveyed.known_survey.folder.parent != tmp_path / "mine"
     assert unsurveyed.known_survey.rows == ROWS

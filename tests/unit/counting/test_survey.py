@@ -15,6 +15,7 @@ import midepoch as me
 from files import numbers, write
 from midepoch.counting import survey as module
 from midepoch.counting.survey import SurveyPass, Unit, cut_units
+from midepoch.dataset import file_rows, plan_of, with_stage
 from midepoch.stages.skip import SkipErrors, SkipLog
 
 ROWS = 60
@@ -49,12 +50,12 @@ def _small_units(monkeypatch):
 
 def pass_of(dataset):
     """What a survey of a dataset runs."""
-    return SurveyPass.of(dataset.file_rows(""), dataset.plan.pipeline.stages)
+    return SurveyPass.of(file_rows(dataset, ""), plan_of(dataset).pipeline.stages)
 
 
 def facts(dataset):
     """What the survey of a dataset says of each row: kept or not, and its length."""
-    survey, rows = dataset.plan.pipeline.survey, np.arange(ROWS)
+    survey, rows = plan_of(dataset).pipeline.survey, np.arange(ROWS)
     return survey.kept(rows).tolist(), survey.lengths(rows).tolist() if survey.has_lengths else None
 
 
@@ -69,14 +70,14 @@ def are_even(columns):
 def test_a_filter_has_a_bit_for_each_row(folder):
     surveyed = me.read(folder).filter(is_even).survey()
     assert facts(surveyed) == ([row % 2 == 0 for row in range(ROWS)], None)
-    assert surveyed.plan.pipeline.survey.covered == 1
+    assert plan_of(surveyed).pipeline.survey.covered == 1
 
 
 def test_all_filters_must_keep_a_row(folder):
     dataset = me.read(folder, filters=pc.field("id") > 10).filter(is_even)
     surveyed = dataset.filter(lambda row: row["id"] % 3 == 0).survey()
     assert facts(surveyed)[0] == [row > 10 and row % 6 == 0 for row in range(ROWS)]
-    assert surveyed.plan.pipeline.survey.covered == 2
+    assert plan_of(surveyed).pipeline.survey.covered == 2
 
 
 def test_pack_has_the_lengths_of_the_rows_that_are_kept(folder):
@@ -89,7 +90,7 @@ def test_pack_has_the_lengths_of_the_rows_that_are_kept(folder):
 
 def test_lengths_of_what_a_function_returns(folder):
     surveyed = me.read(folder).map(lambda row: {"input_ids": [0] * row["id"]}).pack(16, strategy="concat").survey()
-    assert not surveyed.plan.pipeline.survey.has_kept
+    assert not plan_of(surveyed).pipeline.survey.has_kept
     assert facts(surveyed)[1] == list(range(ROWS))
 
 
@@ -125,7 +126,7 @@ def test_blocks_that_a_filter_rules_out_are_not_read(tmp_path):
     blocks = [batch_of(range(first, first + 5)) for first in range(0, ROWS, 5)]
     write(tmp_path / "a.parquet", blocks, "parquet")
     dataset = me.read(tmp_path / "a.parquet", filters=(pc.field("id") < 12) | (pc.field("id") >= 52)).pack(16)
-    assert dataset.file_rows("").where.blocks.sum() == 5
+    assert file_rows(dataset, "").where.blocks.sum() == 5
     kept = [row < 12 or row >= 52 for row in range(ROWS)]
     lengths = [len(tokens_of(row)) * keep for row, keep in enumerate(kept)]
     assert facts(dataset.survey()) == (kept, lengths)
@@ -187,8 +188,8 @@ def test_rows_that_are_skipped_as_broken_are_not_kept(folder):
         return {"x": 1 / (row["id"] % 5)}
 
     dataset = me.read(folder)
-    stage = SkipErrors(call=dataset.plan.pipeline.call("process", breaks), skip_log=SkipLog())
-    surveyed = dataset.with_stage(stage).survey()
+    stage = SkipErrors(call=plan_of(dataset).pipeline.call("process", breaks), skip_log=SkipLog())
+    surveyed = with_stage(dataset, stage).survey()
     assert facts(surveyed)[0] == [row % 5 != 0 for row in range(ROWS)]
     assert len(stage.skip_log.lines()) == ROWS // 5
 
@@ -202,7 +203,7 @@ def test_order_seed_and_shard_change_nothing(folder, monkeypatch):
     dataset = me.read(folder).shuffle(seed=1).skip(7).shard(2, 1).lanes(4).filter(is_even).survey()
     monkeypatch.setattr(SurveyPass, "_make", None)
     again = me.read(folder).shuffle(seed=2, level="row").filter(is_even).survey()
-    assert again.plan.pipeline.survey.digest == dataset.plan.pipeline.survey.digest
+    assert plan_of(again).pipeline.survey.digest == plan_of(dataset).pipeline.survey.digest
     assert facts(again) == ([row % 2 == 0 for row in range(ROWS)], None)
 
 
@@ -219,9 +220,9 @@ def keep_some(row):
 
 
 def test_another_function_version_or_file_makes_another_survey(folder):
-    first = me.read(folder).filter(is_even).survey().plan.pipeline.survey
-    other = me.read(folder).filter(keep_some).survey().plan.pipeline.survey
-    newer = me.read(folder).filter(is_even).survey(version=2).plan.pipeline.survey
+    first = plan_of(me.read(folder).filter(is_even).survey()).pipeline.survey
+    other = plan_of(me.read(folder).filter(keep_some).survey()).pipeline.survey
+    newer = plan_of(me.read(folder).filter(is_even).survey(version=2)).pipeline.survey
     assert len({first.folder, other.folder, newer.folder}) == 3
 
 
@@ -230,7 +231,7 @@ def test_a_file_that_was_written_again_is_surveyed_again(tmp_path):
     for first in (0, 1):  # the same names, sizes and rows
         write(tmp_path / "data" / "a.arrow", [numbers(first, first + 10, name="id")])
         os.utime(tmp_path / "data" / "a.arrow", (first, first))
-        survey = me.read(tmp_path / "data").filter(is_even).survey(folder=tmp_path / "surveys").plan.pipeline.survey
+        survey = plan_of(me.read(tmp_path / "data").filter(is_even).survey(folder=tmp_path / "surveys")).pipeline.survey
         kept.append(survey.kept(np.arange(10)).tolist())
     assert kept == [[True, False] * 5, [False, True] * 5]
 
@@ -238,7 +239,7 @@ def test_a_file_that_was_written_again_is_surveyed_again(tmp_path):
 def test_a_survey_lies_beside_the_index_or_in_the_folder(folder, tmp_path):
     beside = me.read(folder, index_dir=tmp_path / "index").filter(is_even).survey()
     chosen = me.read(folder, index_dir=tmp_path / "index").filter(is_even).survey(folder=tmp_path / "surveys")
-    assert beside.plan.pipeline.survey.folder.parent == tmp_path / "index"
+    assert plan_of(beside).pipeline.survey.folder.parent == tmp_path / "index"
     assert sorted(path.suffix for path in (tmp_path / "surveys").iterdir()) == [".lock", ".survey"]
     assert facts(beside) == facts(chosen)
 
@@ -254,7 +255,7 @@ def test_a_survey_keeps_the_class_and_is_in_no_state(folder):
     dataset = me.SimpleArrowIterableDataset(folder).filter(is_even)
     surveyed = dataset.survey()
     assert type(surveyed) is me.SimpleArrowIterableDataset
-    assert surveyed.plan.pipeline == dataset.plan.pipeline
+    assert plan_of(surveyed).pipeline == plan_of(dataset).pipeline
     assert json.dumps(surveyed.state_dict()) == json.dumps(dataset.state_dict())
     assert [row["id"] for row in surveyed] == [row["id"] for row in dataset]
 
@@ -264,11 +265,11 @@ def test_every_part_of_a_mixture_is_surveyed(folder):
     inner = me.mix([even, me.read(folder)]).map(lambda row: {"x": 1}).with_format("numpy")
     mixture = me.mix({"inner": inner, "packs": me.read(folder).pack(8)})
     surveyed = mixture.survey()
-    parts = surveyed.plan.pipeline.source.parts
+    parts = plan_of(surveyed).pipeline.source.parts
     assert parts[0].source.parts[0].survey.kept_rows == ROWS // 2
     assert parts[0].source.parts[1].survey is None
     assert parts[1].survey.has_lengths
-    assert surveyed.plan.pipeline.fingerprint == mixture.plan.pipeline.fingerprint
+    assert plan_of(surveyed).pipeline.fingerprint == plan_of(mixture).pipeline.fingerprint
     plain = me.mix([me.read(folder), me.read(folder)])
     assert plain.survey() is plain
 
@@ -310,7 +311,7 @@ def test_what_cannot_be_surveyed_is_refused_with_a_remedy(folder, build, message
 
 def test_random_stages_after_the_last_counting_one_are_fine(folder):
     dataset = me.read(folder).filter(is_even).map(lambda row, rng: {"x": rng.random()}, with_rng=True)
-    assert dataset.survey().plan.pipeline.survey.kept_rows == ROWS // 2
+    assert plan_of(dataset.survey()).pipeline.survey.kept_rows == ROWS // 2
 
 
 @pytest.mark.parametrize("version", [1.5, True, ["a"]])
@@ -332,7 +333,7 @@ def test_threads_make_the_same_survey(folder, tmp_path):
 
 def test_no_rows_at_all(tmp_path):
     write(tmp_path / "a.arrow", [batch_of([])])
-    survey = me.read(tmp_path / "a.arrow").filter(is_even).pack(8).survey().plan.pipeline.survey
+    survey = plan_of(me.read(tmp_path / "a.arrow").filter(is_even).pack(8).survey()).pipeline.survey
     assert (survey.rows, survey.kept_rows, survey.has_lengths) == (0, 0, True)
 
 
@@ -342,7 +343,7 @@ def test_tables_in_memory_are_surveyed_too(tmp_path, monkeypatch):
     table = datasets.Dataset.from_dict({"id": list(range(ROWS))})
     surveyed = me.from_hf(table).filter(is_even).survey()
     assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]
-    assert surveyed.plan.pipeline.survey.folder.parent == tmp_path / "index"
+    assert plan_of(surveyed).pipeline.survey.folder.parent == tmp_path / "index"
 
 
 def test_objects_in_memory_are_surveyed_in_the_process_that_has_them(folder, monkeypatch):
@@ -357,7 +358,7 @@ def test_objects_in_memory_are_surveyed_in_the_process_that_has_them(folder, mon
 
 
 def test_a_damaged_survey_is_made_again(folder, caplog):
-    survey = me.read(folder).filter(is_even).survey().plan.pipeline.survey
+    survey = plan_of(me.read(folder).filter(is_even).survey()).pipeline.survey
     (survey.folder / "header").write_bytes(b"damaged")
     surveyed = me.read(folder).filter(is_even).survey()
     assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]

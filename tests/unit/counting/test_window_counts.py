@@ -12,7 +12,7 @@ from counted import is_kept, write_files
 from midepoch._common.checks import log_once
 from midepoch.counting import window_counts
 from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
-from midepoch.dataset import Dataset
+from midepoch.dataset import Dataset, plan_of
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.pipeline.surveyed import count_ahead
 from midepoch.sources.source import EpochCut
@@ -132,7 +132,7 @@ def packs(folder, *, kept=False, window=4, lanes=3, **options):
 
 
 def on(dataset, ranks, rank):
-    return Dataset(replace(dataset.plan, ranks=ranks, rank=rank))
+    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_length_that_is_known_is_not_planned_again(folder, plans, kept):
 def test_readers_plan_only_their_own_lanes(folder, plans):
     expected = [repr(pack) for pack in packs(folder)]
     windows = len(plans)
-    for file in packs(folder).plan.pipeline.survey.folder.glob("*.counts"):
+    for file in plan_of(packs(folder)).pipeline.survey.folder.glob("*.counts"):
         file.unlink()
     plans.clear()
     readers = [iter(on(packs(folder), 3, rank)) for rank in range(3)]
@@ -197,7 +197,7 @@ def test_a_batch_size_does_not_matter(folder, plans):
 
 def test_wrong_counts_are_noticed(folder):
     dataset = packs(folder)
-    lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=3))
+    lanes = PipelineLanes(plan_of(dataset).pipeline, EpochCut(epoch=0, lanes=3))
     of_lane = lanes.output_counts(0)
     of_lane.put(4, 9)
     with pytest.raises(me.DataChangedError, match=r"says 9. That file is damaged"):
@@ -209,7 +209,7 @@ def test_wrong_counts_are_noticed(folder):
 def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, kept, shared):
     expected = len(list(packs(folder, kept=kept)))
     dataset = packs(folder, kept=kept)
-    survey = dataset.plan.pipeline.survey
+    survey = plan_of(dataset).pipeline.survey
     for file in survey.folder.glob("*.counts"):
         file.unlink()
     if not shared:
@@ -255,12 +255,12 @@ def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
 
 def test_jobs_can_run_in_other_processes(folder):
     dataset = packs(folder, kept=False)
-    lanes = PipelineLanes(dataset.plan.pipeline, EpochCut(epoch=0, lanes=1))
+    lanes = PipelineLanes(plan_of(dataset).pipeline, EpochCut(epoch=0, lanes=1))
     with ProcessPoolExecutor(1, get_context("spawn")) as other:
         result = other.submit(count_windows, lanes, Job(0, (0, 0), 15, 60)).result()
     assert [start for start, _ in result] == list(range(0, 60, 4))
     count_ahead(lanes)
-    assert sum(made for _, made in result) == lanes.counted(0, dataset.plan.pipeline.begin).total()
+    assert sum(made for _, made in result) == lanes.counted(0, plan_of(dataset).pipeline.begin).total()
 
 
 def test_packs_without_a_survey_name_it_once(folder, caplog):

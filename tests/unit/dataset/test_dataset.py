@@ -11,6 +11,7 @@ import pytest
 
 import midepoch as me
 from midepoch._common.checks import log_once
+from midepoch.dataset import with_launched_shard
 from midepoch.sources.blocks import FileBlocks
 from worlds import ids, is_kept, plus_one, spread, write_files
 
@@ -235,10 +236,10 @@ def test_shard_raises_if_a_launcher_left_something_out(folder, monkeypatch, name
 
 
 def test_a_shard_that_the_launcher_chose_is_replaced_by_one_of_the_user(folder, monkeypatch):
-    assert ids(me.read(folder).with_launched_shard()) == list(range(60)), "nothing was launched"
+    assert ids(with_launched_shard(me.read(folder))) == list(range(60)), "nothing was launched"
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    launched = me.read(folder).with_launched_shard()
+    launched = with_launched_shard(me.read(folder))
     assert ids(launched) == ids(me.read(folder).shard(3, 1))
     assert ids(launched.shard()) == ids(launched)
     assert ids(launched.batch(2).shard(2, 0)) == ids(me.read(folder).batch(2).shard(2, 0))
@@ -250,7 +251,7 @@ def test_a_shard_that_the_user_chose_is_not_replaced_by_the_launcher(folder, mon
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     for shard in ((2, 0), (1, 0)):
-        assert ids(me.read(folder).shard(*shard).with_launched_shard()) == ids(me.read(folder).shard(*shard))
+        assert ids(with_launched_shard(me.read(folder).shard(*shard))) == ids(me.read(folder).shard(*shard))
 
 
 @pytest.mark.parametrize(

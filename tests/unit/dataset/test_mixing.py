@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch.dataset import plan_of, with_plan
 from worlds import ids, is_kept, keep_even, plus_one, spread, table, write
 
 APART = 1000
@@ -545,11 +546,11 @@ class TestPackAfterAMixture:
 
     def test_a_row_that_is_longer_than_surveyed_is_named(self, lists):
         packed = me.mix({"a": lists, "b": lists.skip(1)}).map(repeat_tokens).pack(4).survey()
-        pipeline = packed.plan.pipeline
+        pipeline = plan_of(packed).pipeline
         stage = pipeline.stages[0]
         changed = replace(stage, call=replace(stage.call, function=lambda row: {"input_ids": [1] * 9}))
-        packed = packed.with_plan(
-            replace(packed.plan, pipeline=replace(pipeline, stages=(changed, *pipeline.stages[1:])))
+        packed = with_plan(
+            packed, replace(plan_of(packed), pipeline=replace(pipeline, stages=(changed, *pipeline.stages[1:])))
         )
         with pytest.raises(me.SurveyMismatchError, match=r"a document has 9 tokens, and .*, at row \d of a\.arrow"):
             list(packed)
@@ -569,9 +570,9 @@ def test_packs_of_large_windows_of_a_mixture_are_those_without_a_survey(tmp_path
             writer.write_batch(batch)
         parts[name] = me.read(tmp_path / f"{name}.arrow").shuffle(1)
     packed = me.mix(parts, [2, 1], stop="all").pack(16, window=4096)
-    pipeline, source = packed.plan.pipeline, packed.plan.pipeline.source
+    pipeline, source = plan_of(packed).pipeline, plan_of(packed).pipeline.source
     plain = replace(source, parts=tuple(replace(part, own_lengths=None) for part in source.parts))
-    uncounted = packed.with_plan(replace(packed.plan, pipeline=replace(pipeline, source=plain)))
+    uncounted = with_plan(packed, replace(plan_of(packed), pipeline=replace(pipeline, source=plain)))
     assert packed.counted
     assert not uncounted.counted
     assert [pack["input_ids"].tolist() for pack in packed] == [pack["input_ids"].tolist() for pack in uncounted]
@@ -582,9 +583,9 @@ def test_packs_of_an_endless_mixture_are_those_without_a_survey(lists, strategy)
     """The parts start over inside of windows, whose packs take documents of two passes."""
     options = {} if strategy == "concat" else {"window": 5}
     packed = me.mix([lists.shuffle(1), lists.skip(1)], [2, 1], stop="never").pack(4, strategy=strategy, **options)
-    pipeline, source = packed.plan.pipeline, packed.plan.pipeline.source
+    pipeline, source = plan_of(packed).pipeline, plan_of(packed).pipeline.source
     plain = replace(source, parts=tuple(replace(part, own_lengths=None) for part in source.parts))
-    uncounted = packed.with_plan(replace(packed.plan, pipeline=replace(pipeline, source=plain)))
+    uncounted = with_plan(packed, replace(plan_of(packed), pipeline=replace(pipeline, source=plain)))
     assert packed.counted
     assert not uncounted.counted
     both = ([pack["input_ids"].tolist() for pack in islice(each, 60)] for each in (packed, uncounted))

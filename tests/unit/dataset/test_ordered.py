@@ -7,6 +7,7 @@ import pytest
 
 import midepoch as me
 from midepoch._common.checks import log_once
+from midepoch.dataset import plan_of
 from midepoch.sources.ahead import OpenFiles
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 
@@ -132,7 +133,7 @@ def test_sizes_of_windows_are_checked(tmp_path, sizes, error, message):
 def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
     dataset = me.read(write_files(tmp_path / "data", [20]))
     described = [
-        one.plan.pipeline.describe()[0] for one in (dataset.shuffle(1), dataset.shuffle(1, window_bytes=512 << 20))
+        plan_of(one).pipeline.describe()[0] for one in (dataset.shuffle(1), dataset.shuffle(1, window_bytes=512 << 20))
     ]
     assert described[0] == described[1]
     assert described[0] == {
@@ -143,6 +144,6 @@ def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
         "window_blocks": 32,
         "window_bytes": 512 << 20,
     }
-    assert dataset.shuffle(1, level="row", window_blocks=3).plan.pipeline.describe() == [
+    assert plan_of(dataset.shuffle(1, level="row", window_blocks=3)).pipeline.describe() == [
         {"op": "shuffle", "level": "row", "seed": 1}
     ]

@@ -8,7 +8,13 @@ import pytest
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch.dataset.front_door import FrontDoor
+from midepoch.dataset import from_source, plan_of
+from midepoch.extending import FrontDoor
+
+
+class Door(FrontDoor):
+    def own_keys(self, run):
+        return {"manifest": self.version}
 
 
 @pytest.fixture
@@ -23,7 +29,7 @@ def test_parameters_are_for_type_checkers_alone(rows):
     assert me.Loader[int].__origin__ is me.Loader
     with pytest.raises(TypeError):
         isinstance(rows, me.Dataset[int])
-    opened = me.Dataset[int](rows.plan)
+    opened = me.Dataset[int](plan_of(rows))
     assert type(opened) is me.Dataset
     assert values(opened) == list(range(12))
 
@@ -32,7 +38,7 @@ def test_a_class_with_a_parameter_is_a_dataset_like_any_other(rows):
     class Numbers(me.Dataset[dict[str, int]]):
         pass
 
-    numbers = Numbers.from_source(rows.plan.pipeline.source).shuffle(seed=1)
+    numbers = from_source(plan_of(rows).pipeline.source, Numbers).shuffle(seed=1)
     assert type(numbers.batch(4).map(lambda batch: {"n": 1}).with_format("numpy")) is Numbers
     assert values(copy.copy(numbers)) == values(rows.shuffle(seed=1))
 
@@ -45,6 +51,12 @@ def test_types_can_be_looked_up_and_datasets_pickled(rows):
     assert values(pickle.loads(pickle.dumps(rows.map(dict).batch(4)))) == values(rows.batch(4))
 
 
-def test_front_doors_are_plain_datasets():
-    assert FrontDoor is me.Dataset
-    assert me.StructuredDataset.__mro__[1] is me.Dataset
+def test_front_doors_are_datasets_with_keys_of_their_own(rows):
+    door = from_source(plan_of(rows).pipeline.source, Door)
+    door.version = 7
+    for derived in (door.batch(4).map(dict), copy.copy(door.shuffle(seed=1)), pickle.loads(pickle.dumps(door))):
+        assert type(derived) is Door
+        assert derived.state_dict()["manifest"] == 7
+        passed = iter(derived)
+        next(passed)
+        assert passed.state_dict()["manifest"] == 7

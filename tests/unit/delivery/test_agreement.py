@@ -6,6 +6,7 @@ import pytest
 
 import midepoch as me
 from midepoch.checkpoint.state import State
+from midepoch.dataset import plan_of, with_plan
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.position import Position
 from worlds import is_kept, is_late, write_files
@@ -32,7 +33,7 @@ def folder(tmp_path):
 
 def begin(dataset, *, state=None, epoch=None, **options):
     """A pass of a dataset."""
-    plan = dataset.lanes(4).plan if dataset.plan.lanes is None else dataset.plan
+    plan = plan_of(dataset.lanes(4)) if plan_of(dataset).lanes is None else plan_of(dataset)
     start_point = Position(State())
     if state is not None:
         start_point.load_state_dict(plan, state)
@@ -104,7 +105,7 @@ def test_a_loop_that_starts_again_compares_with_nothing_old(folder):
     """After a state was loaded, ranks that have not loaded it yet are not taken for ones that disagree."""
     store = DictStore()
     dataset = me.read(folder).lanes(4).shard(2, 0)
-    plan = dataset.plan
+    plan = plan_of(dataset)
     for rank in (0, 1):
         check_ranks_agree(store, begin(me.read(folder).shard(2, rank)), loader=0, rank=rank)
     start_point = Position(State())
@@ -130,10 +131,10 @@ def test_ranks_of_which_only_some_count_are_found(folder):
 
 def test_ranks_with_other_surveys_are_found(folder):
     surveys = [me.read(folder).filter(function).survey(version=1) for function in (is_kept, is_late)]
-    first = surveys[0].plan.pipeline
-    changed = replace(first, survey=surveys[1].plan.pipeline.survey)
+    first = plan_of(surveys[0]).pipeline
+    changed = replace(first, survey=plan_of(surveys[1]).pipeline.survey)
     runs = [
-        begin(surveys[0].with_plan(replace(surveys[0].plan, pipeline=pipeline)).shard(2, rank))
+        begin(with_plan(surveys[0], replace(plan_of(surveys[0]), pipeline=pipeline)).shard(2, rank))
         for rank, pipeline in enumerate((first, changed))
     ]
     with pytest.raises(me.RanksDisagreeError, match=r"the survey is \w+ on rank 0 and \w+ on rank 1.*the same version"):

@@ -10,6 +10,7 @@ import pytest
 import midepoch as me
 from counted import write_files
 from files import plain, write_numbers
+from midepoch.dataset import plan_of
 from midepoch.delivery.metrics import Meter, Tally, rows_of_item
 from objects import put
 
@@ -158,7 +159,7 @@ def test_a_state_between_two_reports_counts_what_the_loop_has(dataset):
 
 def test_the_rows_of_an_item_are_known_unless_stages_make_other_rows(dataset, tmp_path):
     def rows(one):
-        return rows_of_item(one.plan.pipeline)
+        return rows_of_item(plan_of(one).pipeline)
 
     assert rows(dataset) == 1
     assert rows(dataset.filter(bool).batch(4)) == 4

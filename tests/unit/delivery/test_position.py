@@ -452,7 +452,7 @@ class TestLoaders:
         next(start(start_point, one))
         assert at(start_point, one) == (0, 1)
 
-    def test_a_start_point_of_a_loader_is_not_disturbed_by_other_loaders(self, start_point, one):
+    def test_a_position_of_a_loader_is_not_disturbed_by_other_loaders(self, start_point, one):
         """The dataset of a pair that shares its loader's position may have further Loaders."""
         shared = start_point.for_loader()
         further = shared.for_loader()

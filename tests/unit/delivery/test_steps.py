@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import write_files
 from midepoch.checkpoint.state import State
+from midepoch.dataset import plan_of
 from midepoch.delivery.plan import begin
 from surveys import surveyed
 
@@ -22,7 +23,7 @@ def test_every_item_is_where_the_turns_bring_it(tmp_path_factory, kind, lanes, r
     dataset = me.read(folder)
     dataset = (surveyed(dataset.filter(is_first)) if kind == "filter" else dataset).batch(batch)
     options = {"reader": 0, "readers": ranks, "workers": 1, "lanes": lanes, "mode": "example"}
-    session = begin(dataset.plan.pipeline, State(), **options).session
+    session = begin(plan_of(dataset).pipeline, State(), **options).session
     totals = [session.total(lane) for lane in range(lanes)]
     in_order = [(lane, round_) for round_ in range(max(totals)) for lane in range(lanes) if round_ < totals[lane]]
     expected = {rank: [] for rank in range(ranks)}

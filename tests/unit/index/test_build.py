@@ -241,7 +241,7 @@ def test_workers_of_an_executor_get_a_store_that_does_not_show_its_secrets(monke
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["mapped", "in-memory"])
 @pytest.mark.parametrize("how", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy])
-def test_a_copied_dataset_has_the_start_point_of_the_first(folder, tmp_path, kept, in_memory, how):
+def test_a_copied_dataset_has_the_position_of_the_first(folder, tmp_path, kept, in_memory, how):
     (tmp_path / "file").touch()
     dataset = me.read(folder, index_dir=tmp_path / "file" / "x" if in_memory else kept).shuffle(seed=4).batch(4)
     whole = list(copy.copy(dataset))

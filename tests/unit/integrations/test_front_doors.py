@@ -1,12 +1,16 @@
-"""All ways to open a dataset agree: the default shuffle, the shard of the launcher, and the names of options."""
+"""All ways to open a dataset agree: the default shuffle, the shard of the launcher, the names of options, executors."""
 
 import inspect
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 
 import midepoch as me
-from midepoch.integrations.structured.splits import ShuffleSplits
+from files import values, write_numbers
+from midepoch.dataset import file_rows, plan_of
+from midepoch.integrations.structured import ShuffleSplits
 from midepoch.order.orders import Shuffle
 from midepoch.order.windows import WINDOW
 from worlds import ids, table, write_files
@@ -80,21 +84,21 @@ def launched(monkeypatch):
 @pytest.mark.parametrize("door", OPENED)
 def test_a_shuffle_without_a_level_is_of_blocks_and_rows_in_windows(folder, door):
     shuffled = OPENED[door](folder).shuffle(seed=3)
-    (step,) = [step for step in shuffled.file_rows("test").steps if isinstance(step, Shuffle)]
+    (step,) = [step for step in file_rows(shuffled, "test").steps if isinstance(step, Shuffle)]
     assert (step.level, step.window) == ("block", WINDOW)
     assert ids(shuffled) != list(range(ROWS))
     sized = OPENED[door](folder).shuffle(seed=3, buffer_size=7)
-    (step,) = [step for step in sized.file_rows("test").steps if isinstance(step, Shuffle)]
+    (step,) = [step for step in file_rows(sized, "test").steps if isinstance(step, Shuffle)]
     assert step.window == 7, "no name of an option is accepted and ignored"
 
 
 @pytest.mark.parametrize("door", WITH_OPTIONS)
 def test_shuffle_true_mixes_rows_in_windows_of_the_same_size_by_the_same_seed(folder, door):
-    rows = WITH_OPTIONS[door](folder, shuffle=True).file_rows("test")
+    rows = file_rows(WITH_OPTIONS[door](folder, shuffle=True), "test")
     (step,) = [step for step in rows.steps if isinstance(step, Shuffle | ShuffleSplits)]
     assert (step.window, step.seed) == (WINDOW, 42)
     assert isinstance(step, ShuffleSplits) or step.level == "block"
-    seeded = WITH_OPTIONS[door](folder, shuffle=True, shuffle_seed=7).file_rows("test")
+    seeded = file_rows(WITH_OPTIONS[door](folder, shuffle=True, shuffle_seed=7), "test")
     assert seeded.steps[-1].seed == 7
 
 
@@ -104,7 +108,7 @@ def test_ranks_of_a_launcher_read_disjoint_shards_that_are_complete(folder, laun
     for rank in range(3):
         launched(rank, 3)
         own = OPENED[door](folder).shard() if door in OPENED else WITH_OPTIONS[door](folder, shuffle=False)
-        assert (own.plan.rank, own.plan.ranks) == (rank, 3)
+        assert (plan_of(own).rank, plan_of(own).ranks) == (rank, 3)
         got.append(ids(own))
     assert sorted(number for one in got for number in one) == list(range(ROWS))
     assert max(map(len, got)) - min(map(len, got)) <= 1
@@ -114,11 +118,13 @@ def test_ranks_of_a_launcher_read_disjoint_shards_that_are_complete(folder, laun
 def test_a_rank_that_is_passed_counts_before_that_of_the_launcher(folder, launched, door):
     launched(1, 3)
     passed = WITH_OPTIONS[door](folder, shuffle=False, rank=0, num_ranks=2)
-    assert (passed.plan.rank, passed.plan.ranks) == (0, 2)
+    assert (plan_of(passed).rank, plan_of(passed).ranks) == (0, 2)
     launched_shard = WITH_OPTIONS[door](folder, shuffle=False)
     replaced = launched_shard.shard(2, 1)
-    assert (replaced.plan.rank, replaced.plan.ranks) == (1, 2)
-    assert (launched_shard.shard().plan.rank, launched_shard.shard().plan.ranks) == (1, 3), "not a shard of a shard"
+    assert (plan_of(replaced).rank, plan_of(replaced).ranks) == (1, 2)
+    assert (plan_of(launched_shard.shard()).rank, plan_of(launched_shard.shard()).ranks) == (1, 3), (
+        "not a shard of a shard"
+    )
 
 
 @pytest.mark.parametrize("door", WITH_OPTIONS)
@@ -178,3 +184,47 @@ def test_options_of_the_same_name_have_the_same_default():
     names = {name for function in doors.values() for name in inspect.signature(function).parameters}
     others = {"seed", "shard_id", "world_size", "ranks", "storage_opts", "index_folder", "cache_folder", "workers"}
     assert not names & others, "another name of an option that other doors have"
+
+
+class Watched(ThreadPoolExecutor):
+    """An executor that counts its jobs."""
+
+    jobs = 0
+
+    def submit(self, *arguments, **options):
+        self.jobs += 1
+        return super().submit(*arguments, **options)
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    for number in range(3):
+        write_numbers(tmp_path / "data" / f"{number}.arrow", 10 * number, 10 * number + 10)
+    return tmp_path / "data"
+
+
+INDEXED = {
+    "StructuredDataset": lambda folder, **options: me.StructuredDataset(folder, **options),
+    "create_dataloader": lambda folder, **options: me.StructuredDataset.create_dataloader(
+        folder, output_format="dict", **options
+    )[1],
+    "SimpleArrowIterableDataset": lambda folder, **options: me.SimpleArrowIterableDataset(folder, **options),
+}
+
+
+@pytest.mark.parametrize("door", INDEXED)
+def test_its_workers_scan_the_files_and_it_is_not_kept(numbers, door):
+    with Watched(2) as executor:
+        dataset = INDEXED[door](numbers, executor=executor)
+    assert executor.jobs == 3
+    rows = values(pickle.loads(pickle.dumps(dataset)))
+    assert (rows[0] if door == "create_dataloader" else rows) == list(range(30)), "that door makes batches"
+    with Watched(2) as executor:
+        INDEXED[door](numbers, executor=executor)
+    assert executor.jobs == 0, "the index was there"
+
+
+@pytest.mark.parametrize("door", INDEXED)
+def test_something_else_is_refused_with_what_to_pass(numbers, door):
+    with pytest.raises(TypeError, match=r"executor is a int.*client.get_executor\(\)"):
+        INDEXED[door](numbers, executor=4)

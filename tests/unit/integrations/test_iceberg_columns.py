@@ -8,7 +8,8 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.dataset.reading import read_index
+from midepoch.dataset import Dataset, from_source
+from midepoch.dataset.read import ReadOptions
 from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.formats import Block
 from midepoch.index.build import open_index
@@ -25,7 +26,6 @@ from midepoch.integrations.iceberg_columns import (
     id_of,
     with_ids,
 )
-from midepoch.storage.block_cache import Fetch
 
 
 def field(name, kind, number):
@@ -50,7 +50,7 @@ def index(tmp_path):
 
 
 def rows(index, columns=None, filters=None):
-    return list(read_index(index, columns, filters, Fetch()))
+    return list(from_source(ReadOptions(columns=columns, filters=filters).rows(index), Dataset))
 
 
 def test_columns_are_those_of_the_table(index):

@@ -6,8 +6,7 @@ import ray
 import ray.train
 
 import midepoch as me
-from midepoch.integrations.ray import RayExecutor
-from midepoch.integrations.ray.train import FILE, prepare_loader
+from midepoch.integrations.ray import FILE, RayExecutor, prepare_loader
 from worlds import ids, write_files
 
 

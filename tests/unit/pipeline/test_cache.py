@@ -12,6 +12,7 @@ import torch
 import midepoch as me
 from files import numbers, write
 from midepoch.counting import survey
+from midepoch.dataset import file_rows, plan_of
 from midepoch.pipeline import cache as module
 from midepoch.pipeline.cache import Cache
 from midepoch.testing import assert_elastic, assert_resumes
@@ -58,7 +59,7 @@ def test_cached_rows_are_those_of_the_pipeline(folder, tmp_path, monkeypatch):
     cached = dataset.cache(tmp_path / "cache")
     assert list(cached) == expected
     assert len(cached) == ROWS // 2
-    assert cached.plan.pipeline.stages == ()
+    assert plan_of(cached).pipeline.stages == ()
     assert len(list((tmp_path / "cache").glob("*.arrow"))) > 5
     again(monkeypatch)
     assert list(me.read(folder).map(tokenise).filter(is_even).cache(tmp_path / "cache")) == expected
@@ -67,16 +68,16 @@ def test_cached_rows_are_those_of_the_pipeline(folder, tmp_path, monkeypatch):
 def test_files_are_mapped_and_tokens_are_lists_of_int32(folder, tmp_path):
     cached = me.read(folder).map(tokenise).cache(tmp_path / "cache")
     assert cached.schema.field("input_ids").type == pa.list_(pa.int32())
-    assert set(cached.file_rows("").index.view.formats) == {"arrow"}
+    assert set(file_rows(cached, "").index.view.formats) == {"arrow"}
     packed = cached.pack(16).survey()
-    assert packed.plan.pipeline.survey.lengths(np.arange(ROWS)).tolist() == [row % 7 for row in range(ROWS)]
+    assert plan_of(packed).pipeline.survey.lengths(np.arange(ROWS)).tolist() == [row % 7 for row in range(ROWS)]
 
 
 def test_record_batches_have_about_a_thousand_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(survey, "SMALLEST_UNIT", 1 << 20)
     write(tmp_path / "a.arrow", [numbers(0, 2500, name="id")])
     cached = me.read(tmp_path / "a.arrow").map(tokenise).cache(tmp_path / "cache")
-    assert cached.file_rows("").index.view.block_rows.tolist() == [1000, 1000, 500]
+    assert file_rows(cached, "").index.view.block_rows.tolist() == [1000, 1000, 500]
 
 
 def test_the_format_stays(folder, tmp_path):
@@ -149,7 +150,12 @@ def test_the_plan_stays(folder, tmp_path):
     dataset = me.read(folder).map(tokenise).shard(3, 1).lanes(6).repeat(2)
     cached = dataset.cache(tmp_path / "cache")
     assert list(cached) == list(dataset)
-    assert (cached.plan.ranks, cached.plan.rank, cached.plan.lanes, cached.plan.epochs_per_loop) == (3, 1, 6, 2)
+    assert (plan_of(cached).ranks, plan_of(cached).rank, plan_of(cached).lanes, plan_of(cached).epochs_per_loop) == (
+        3,
+        1,
+        6,
+        2,
+    )
 
 
 def test_cached_datasets_resume_on_any_readers(folder, tmp_path):

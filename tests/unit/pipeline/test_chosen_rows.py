@@ -9,6 +9,7 @@ import pytest
 
 import midepoch as me
 from files import write
+from midepoch.dataset import plan_of, with_order_step, with_plan, with_stage
 from midepoch.errors import CheckpointMismatchError, SurveyMismatchError
 from midepoch.order.selection import Deletes
 from midepoch.stages.skip import SkipErrors, SkipLog
@@ -64,7 +65,7 @@ def ids(dataset):
 
 
 def ops(dataset):
-    return [step["op"] for step in dataset.plan.pipeline.describe()]
+    return [step["op"] for step in plan_of(dataset).pipeline.describe()]
 
 
 def test_a_state_says_that_the_filter_acts_before_the_shuffle(folder, tmp_path):
@@ -104,17 +105,17 @@ def test_a_row_that_a_filter_no_longer_keeps_is_named(folder, monkeypatch):
 
 def test_a_row_that_no_longer_matches_the_filters_of_read_is_named(folder):
     dataset = me.read(folder, filters=pc.field("id") > 20).survey().skip(5)
-    other = me.read(folder, filters=pc.field("id") > 30).plan.pipeline.source.where
-    pipeline = dataset.plan.pipeline
+    other = plan_of(me.read(folder, filters=pc.field("id") > 30)).pipeline.source.where
+    pipeline = plan_of(dataset).pipeline
     changed = replace(pipeline, source=replace(pipeline.source, where=other))
     with pytest.raises(SurveyMismatchError, match=r"read\(filters=...\) keeps row 6 of 1\.arrow, and now it does not"):
-        list(dataset.with_plan(replace(dataset.plan, pipeline=changed)))
+        list(with_plan(dataset, replace(plan_of(dataset), pipeline=changed)))
 
 
 def test_samples_that_are_skipped_are_left_out_of_the_order(folder, monkeypatch):
     dataset = me.read(folder)
-    call = dataset.plan.pipeline.call("decode", fail_on_odd)
-    surveyed = dataset.with_stage(SkipErrors(call=call, skip_log=SkipLog())).survey().shuffle(1)
+    call = plan_of(dataset).pipeline.call("decode", fail_on_odd)
+    surveyed = with_stage(dataset, SkipErrors(call=call, skip_log=SkipLog())).survey().shuffle(1)
     assert sorted(ids(surveyed)) == list(range(0, ROWS, 2))
     assert_resumes(surveyed, every=7)
     monkeypatch.setattr(fail_on_odd, "__code__", (lambda row: 1 // 0).__code__)
@@ -141,7 +142,7 @@ def test_random_numbers_come_after_the_filter(folder):
 
 def test_deleted_rows_stay_deleted(folder):
     deletes = Deletes(rows=pa.array([0, 1, 2, 34, 35, 36, 58]).to_numpy())
-    dataset = me.read(folder).with_order_step("deletes", deletes).filter(is_even).survey()
+    dataset = with_order_step(me.read(folder), "deletes", deletes).filter(is_even).survey()
     kept = [number for number in range(0, ROWS, 2) if number not in (0, 2, 34, 36, 58)]
     assert ids(dataset) == ids(dataset.take(ROWS)) == kept
     assert sorted(ids(dataset.shuffle(1))) == kept
@@ -151,7 +152,7 @@ def test_deleted_rows_stay_deleted(folder):
 def test_it_can_be_pickled_and_read_by_workers(folder):
     dataset = me.read(folder).filter(is_even).survey().shuffle(1).lanes(2)
     copy = pickle.loads(pickle.dumps(dataset))
-    assert copy.plan.pipeline.source.steps == dataset.plan.pipeline.source.steps
+    assert plan_of(copy).pipeline.source.steps == plan_of(dataset).pipeline.source.steps
     expected = ids(dataset)
     assert ids(copy) == expected
     batches = me.Loader(me.read(folder).filter(is_even).survey().shuffle(1).lanes(2), num_workers=2, batch_size=None)
@@ -161,7 +162,7 @@ def test_it_can_be_pickled_and_read_by_workers(folder):
 def test_cached_rows_are_the_kept_ones(folder, tmp_path):
     dataset = me.read(folder).map(double).filter(is_even).survey().skip(4).shuffle(1).take(9)
     cached = dataset.cache(tmp_path / "cache")
-    assert cached.plan.pipeline.source.index.view.rows == 26
+    assert plan_of(cached).pipeline.source.index.view.rows == 26
     assert len(cached) == 9
     everything = me.read(folder).filter(is_even).survey().shuffle(1).cache(tmp_path / "all")
     assert sorted(ids(everything)) == list(range(0, ROWS, 2))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import midepoch as me
+from midepoch.dataset import plan_of
 from midepoch.pipeline import draws
 from midepoch.pipeline.draws import DRAWS_AHEAD, PASSES_KEPT
 from midepoch.pipeline.pipeline import PipelineLanes
@@ -28,7 +29,7 @@ def build(tmp_path):
 
 def read(dataset, items):
     """The items without counting."""
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     lanes = PipelineLanes(pipeline, EpochCut(epoch=0, lanes=2))
     opened = pipeline.source.open(2)
     flows = [lanes.flow(opened, lane, pipeline.begin).as_single_items() for lane in (0, 1)]
@@ -51,7 +52,7 @@ def test_a_mixture_that_stops_first_has_a_length_though_a_part_never_ends(build)
 
 
 def counted(dataset):
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     return PipelineLanes(pipeline, EpochCut(epoch=0, lanes=2)).counted(0, pipeline.begin), pipeline.source.open(1)
 
 

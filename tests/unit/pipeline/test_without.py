@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
+from midepoch.dataset import plan_of
 from midepoch.pipeline.adopt import without
 
 
@@ -36,8 +37,8 @@ def test_rows_are_named_by_file_or_by_the_path_of_their_part(nested):
 
 
 def test_parts_that_lose_nothing_stay_as_they_are(nested):
-    source = nested.plan.pipeline.source
-    edited = without(nested.plan.pipeline, [("a", "x.parquet", 0)]).source
+    source = plan_of(nested).pipeline.source
+    edited = without(plan_of(nested).pipeline, [("a", "x.parquet", 0)]).source
     assert edited.parts[0] is not source.parts[0]
     assert edited.parts[1] is source.parts[1]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import numbers, values, write, write_numbers
 from forking import in_a_forked_process
+from midepoch.dataset import file_rows
 from midepoch.errors import DataChangedError, DataFormatError, StaleIteratorError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Sequential, Shuffle, Slice
@@ -263,7 +264,7 @@ def test_blocks_that_are_not_held_are_dropped_one_by_one(tmp_path, monkeypatch):
 
 def test_no_task_waits_for_another_that_may_come_after_it(row_groups, monkeypatch):
     """With one thread, a step that finds a block requested and not read would wait for ever."""
-    opened, _, counted = opened_of(row_groups.file_rows("test").index)
+    opened, _, counted = opened_of(file_rows(row_groups, "test").index)
     opened.threads, begin = 1, threading.Event()
     opened.submit(begin.wait)
     made = opened.submit(ahead.make_rows, opened, np.arange(100))
@@ -384,7 +385,7 @@ def breaking(opened, broken, error=DataFormatError, file=0, times=1 << 30):
 
 
 def test_row_groups_before_a_damaged_one_are_delivered_and_the_error_names_the_file(row_groups):
-    index = row_groups.file_rows("test").index
+    index = file_rows(row_groups, "test").index
     opened, order, counted = opened_of(index, sizes=StepSizes(300, 100, 9))
     breaking(opened, 6)
     got = []
@@ -397,7 +398,7 @@ def test_row_groups_before_a_damaged_one_are_delivered_and_the_error_names_the_f
 
 
 def test_a_group_that_failed_once_is_read_block_by_block(row_groups):
-    opened, order, counted = opened_of(row_groups.file_rows("test").index, sizes=StepSizes(300, 30, 9))
+    opened, order, counted = opened_of(file_rows(row_groups, "test").index, sizes=StepSizes(300, 30, 9))
     breaking(opened, 6, times=1)
     assert found_in(LaneRows(opened, order).runs(iter([np.arange(4000)])))[2] == list(range(4000))
     opened.close()
@@ -429,7 +430,7 @@ def test_an_error_of_a_thread_reaches_the_loop_after_the_rows_before_it(row_grou
         return make(opened, wanted)
 
     monkeypatch.setattr(ahead, "make_rows", broken)
-    opened, order, _ = opened_of(row_groups.file_rows("test").index, sizes=StepSizes(256, 256, 9))
+    opened, order, _ = opened_of(file_rows(row_groups, "test").index, sizes=StepSizes(256, 256, 9))
     got = []
 
     def read():
@@ -481,7 +482,7 @@ def test_blocks_of_a_store_are_requested_ahead_as_far_as_asked_for(read_ahead, l
 
 
 def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(row_groups):
-    opened, order, _ = opened_of(row_groups.file_rows("test").index)
+    opened, order, _ = opened_of(file_rows(row_groups, "test").index)
     opened.sizes = StepSizes(16, 16, 1)
     runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
     next(runs)
@@ -494,7 +495,7 @@ def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(
 
 
 def test_close_does_nothing_while_the_interpreter_ends_and_has_cleared_its_modules(row_groups, monkeypatch):
-    opened, _, _ = opened_of(row_groups.file_rows("test").index)
+    opened, _, _ = opened_of(file_rows(row_groups, "test").index)
     opened.hold([0])
     monkeypatch.setattr(ahead, "sys", None)
     opened.close(lambda: True)
@@ -503,13 +504,13 @@ def test_close_does_nothing_while_the_interpreter_ends_and_has_cleared_its_modul
 
 
 def test_a_thread_that_collects_garbage_may_close_what_it_belongs_to(row_groups):
-    opened, _, _ = opened_of(row_groups.file_rows("test").index)
+    opened, _, _ = opened_of(file_rows(row_groups, "test").index)
     opened.submit(opened.close).result(30)
     opened.hold([])
 
 
 def test_what_was_closed_raises_and_does_not_wait(row_groups):
-    opened, _, _ = opened_of(row_groups.file_rows("test").index)
+    opened, _, _ = opened_of(file_rows(row_groups, "test").index)
     opened.threads, go_on = 1, threading.Event()
     opened.submit(go_on.wait)
     opened.hold([0])

@@ -5,6 +5,7 @@ import pytest
 
 import midepoch as me
 from files import write_numbers
+from midepoch.dataset import file_rows
 from midepoch.order.selection import Without
 from midepoch.sources.edits import without_rows
 
@@ -12,7 +13,7 @@ from midepoch.sources.edits import without_rows
 @pytest.fixture
 def rows(tmp_path):
     paths = [write_numbers(tmp_path / f"{number}.arrow", number * 5, number * 5 + 5) for number in range(3)]
-    return me.read(paths).file_rows("test")
+    return file_rows(me.read(paths), "test")
 
 
 def test_pairs_and_tables_name_the_same_rows(rows):

@@ -10,6 +10,7 @@ import pytest
 import midepoch as me
 from files import write, write_numbers
 from midepoch._common.checks import log_once, parse_size
+from midepoch.dataset import file_rows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
@@ -245,6 +246,6 @@ def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_pa
 )
 def test_more_rows_are_picked_together_where_all_are_scattered(tmp_path, kind, level, rows):
     write_numbers(tmp_path / f"a{SUFFIXES[kind]}", 0, 40, kind)
-    opened = me.read(tmp_path).shuffle(1, level=level).file_rows("test").open(1)
+    opened = file_rows(me.read(tmp_path).shuffle(1, level=level), "test").open(1)
     opened.close()
     assert opened.sizes.step == rows

@@ -8,6 +8,7 @@ import pytest
 
 import midepoch as me
 from counted import are_kept, is_kept, is_odd, write_files
+from midepoch.dataset import plan_of, with_plan
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from surveys import without_survey
 
@@ -91,12 +92,12 @@ def test_order_steps_act_on_what_it_keeps(data):
 
 
 def changed(dataset, function):
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     stages = [
         replace(stage, call=replace(stage.call, function=function)) if stage.name == "filter" else stage
         for stage in pipeline.stages
     ]
-    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, stages=tuple(stages))))
+    return with_plan(dataset, replace(plan_of(dataset), pipeline=replace(pipeline, stages=tuple(stages))))
 
 
 def less(columns):

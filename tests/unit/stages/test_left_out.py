@@ -8,6 +8,7 @@ import pytest
 
 import midepoch as me
 from counted import ROWS, is_kept, is_odd, write_files
+from midepoch.dataset import plan_of, with_plan
 from midepoch.stages.counted import FIRST, FIRST_AT_ONCE, REMEMBERED, SHARE, SPAN, LeftOut
 
 
@@ -25,12 +26,12 @@ def _in_this_process(monkeypatch):
 
 def changed(dataset, function, stage=-1):
     """The dataset whose filter has changed since the survey."""
-    pipeline = dataset.plan.pipeline
+    pipeline = plan_of(dataset).pipeline
     stages = list(pipeline.stages)
     filters = [number for number, each in enumerate(stages) if each.name == "filter"]
     number = filters[stage]
     stages[number] = replace(stages[number], call=replace(stages[number].call, function=function))
-    return dataset.with_plan(replace(dataset.plan, pipeline=replace(pipeline, stages=tuple(stages))))
+    return with_plan(dataset, replace(plan_of(dataset), pipeline=replace(pipeline, stages=tuple(stages))))
 
 
 def build(data, kind):
@@ -75,11 +76,11 @@ def test_a_row_that_only_one_of_two_filters_keeps_now_is_no_difference(data):
 
 def test_filters_of_read_are_checked_too(data):
     dataset = me.read(data, filters=pc.field("id") > 20).survey()
-    pipeline = dataset.plan.pipeline
-    where = me.read(data, filters=pc.field("id") > 15).plan.pipeline.source.where
+    pipeline = plan_of(dataset).pipeline
+    where = plan_of(me.read(data, filters=pc.field("id") > 15)).pipeline.source.where
     other = replace(pipeline, source=replace(pipeline.source, where=where))
     with pytest.raises(me.SurveyMismatchError, match=r"that read\(filters=...\) leaves out row 0 of 2.arrow"):
-        list(dataset.with_plan(replace(dataset.plan, pipeline=other)))
+        list(with_plan(dataset, replace(plan_of(dataset), pipeline=other)))
 
 
 def test_ranks_and_mixtures_check_too(data):

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
+from midepoch.dataset import with_stage
 from midepoch.stages.skip import ALL, LEAST_SAMPLES, SkipErrors, SkipLimit, SkipLog
 from midepoch.stages.stage import Call
 from midepoch.testing import assert_resumes
@@ -43,7 +44,7 @@ def skipping_errors(rows, function, skip=True, max_skipped=None):
     number = len(rows._plan.pipeline.stages) + 1
     call = Call(function=function, stage="process", number=number)
     stage = SkipErrors(call=call, skip_log=SkipLog() if skip else None, limit=SkipLimit(max_skipped))
-    return rows.with_stage(stage), stage
+    return with_stage(rows, stage), stage
 
 
 def no_thirds(row):

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
+from midepoch.dataset import with_stage
 from midepoch.stages.skip import SkipErrors, SkipLog
 from midepoch.stages.stage import Call
 
@@ -56,7 +57,7 @@ def folder(tmp_path_factory):
 def build(folder, kind, failing, lanes=1):
     rows = me.read(folder)
     call = Call(function=Flaky(failing), stage="process", number=1)
-    return GROUPS[kind](rows.with_stage(SkipErrors(call=call, skip_log=SkipLog()))).lanes(lanes)
+    return GROUPS[kind](with_stage(rows, SkipErrors(call=call, skip_log=SkipLog()))).lanes(lanes)
 
 
 def tokens(items):

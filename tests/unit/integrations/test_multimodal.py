@@ -1,4 +1,4 @@
-"""A folder of files for each source."""
+"""Options, and a folder of files for each source."""
 
 import json
 
@@ -117,3 +117,22 @@ def test_a_source_without_files_needs_no_folder(folders):
     first, *_ = folders
     with pytest.raises(me.NotAllowedError, match="none was given"):
         list(build({**folders, first: None}, shuffle=False))
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"on_error": "ignore"}, "on_error is 'ignore'; it can be 'raise' or 'skip'"),
+        ({"max_skipped": 3}, "max_skipped is 3, but nothing is skipped"),
+        ({"max_skipped": -1, "on_error": "skip"}, "max_skipped"),
+        ({"processor": "tokenize"}, "processor must be a function of a sample, got 'tokenize'"),
+        ({"shuffle_seed": 1, "data_seed": 2}, r"shuffle_seed is 1 and data_seed is 2\. Pass one of them"),
+        ({"data_seed": 1.5}, "shuffle_seed must be an integer"),
+        ({"rank": 0}, "rank is 0 and num_ranks is None; pass both, or neither"),
+        ({"video_frames": 0}, "video_frames is 0; it must be at least 1"),
+        ({"trust_shared": "no"}, "trust_shared must be True or False, got 'no'"),
+    ],
+)
+def test_a_wrong_option_raises_before_anything_is_opened(options, error):
+    with pytest.raises((ValueError, TypeError), match=error):
+        me.MultiModalIterableDataset("nowhere", **{"processor": dict, **options})

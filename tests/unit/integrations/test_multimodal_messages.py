@@ -12,7 +12,7 @@ import pytest
 
 import midepoch as me
 from media import data_url, film, picture, shade_of, tone
-from midepoch.integrations.multimodal.messages import Messages
+from midepoch.integrations.multimodal_messages import Messages
 from midepoch.stages.stage import name_of
 from midepoch.storage import store as stores
 from midepoch.storage.named_files import NamedFiles

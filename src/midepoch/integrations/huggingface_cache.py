@@ -133,34 +133,34 @@ def split_files(load: LoadArguments, folder: Path, *, reload: bool, num_proc: in
         splits = None if reload else _up_to_date(path, load, warn=True)
         if splits is None:
             witness = load.witness()
-            splits = load.load(num_proc, broken=bool(_missing(_recorded(path))))
+            splits = load.load(num_proc, broken=bool(_missing(_recorded(path)[0])))
             _write(path, {"version": VERSION, "witness": witness, "splits": _plain_splits(splits)})
     return splits
 
 
 def _up_to_date(path: Path, load: LoadArguments, *, warn: bool = False) -> dict[str, SplitFiles] | None:
     """The splits of a record, if it exists and nothing has changed since. ``warn`` logs why it cannot be used."""
-    try:
-        record = json.loads(read_trusted(path))
-        splits = _read_splits(record)
-        changed = _what_changed(splits, record["witness"], load.witness())
-    except FileNotFoundError:
+    splits, then = _recorded(path, load.path if warn else None)
+    if then is None:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if warn:
-            log.warning("The record of %r in %s is broken (%r); it is written again.", load.path, path, error)
-        return None
+    changed = _what_changed(splits, then, load.witness())
     if changed and warn:
         log.warning("%r is loaded and indexed again: %s", load.path, changed)
     return None if changed else splits
 
 
-def _recorded(path: Path) -> dict[str, SplitFiles]:
-    """The splits of a record, up to date or not; none, if it cannot be read."""
+def _recorded(path: Path, warn_of: str | None = None) -> tuple[dict[str, SplitFiles], Any]:
+    """The splits of a record, up to date or not, and what the source was then; none, if it cannot be read."""
     try:
-        return _read_splits(json.loads(read_trusted(path)))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
+        record = json.loads(read_trusted(path))
+        then = record["witness"]
+        return _read_splits(record), {**then, "files": int(then["files"]), "bytes": int(then["bytes"])}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if warn_of is not None:
+            log.warning("The record of %r in %s is broken (%r); it is written again.", warn_of, path, error)
+    return {}, None
 
 
 def _missing(splits: Mapping[str, SplitFiles]) -> list[str]:

@@ -1,12 +1,21 @@
-"""RayExecutor: Ray as a ``concurrent.futures`` executor, each call a task of the cluster."""
+"""Ray: an executor whose calls are tasks of a cluster, and Loaders for Ray Train.
 
+loader = prepare_loader(midepoch.Loader(dataset.shard(), batch_size=8))
+for batch in loader:
+    ...
+    loader.report({"loss": loss}, folder)
+"""
+
+import json
 import signal
+import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from midepoch.errors import MissingExtraError
@@ -16,6 +25,11 @@ try:
 except ImportError as error:
     raise MissingExtraError("ray", "ray", "midepoch.integrations.ray") from error
 
+if TYPE_CHECKING:
+    from midepoch.loader import Loader
+
+FILE = "midepoch_loader.json"
+UNREPORTED = "Report checkpoints with loader.report(metrics, folder) in place of ray.train.report."
 R = TypeVar("R")
 NOTIFYING = threading.Lock()
 _NOTIFIED: "WeakSet[Future[Any]]" = WeakSet()
@@ -133,3 +147,81 @@ def _own_error(error: BaseException) -> BaseException:
         return error
     cause.__cause__ = error
     return cause
+
+
+def prepare_loader(loader: "Loader") -> "ReportingLoader":
+    """A loader for the training function of a TorchTrainer.
+
+    ``loader`` is the Loader of this worker. It starts from the checkpoint that Ray gives this run, if there is one, on
+    any number of workers. All workers call this, and get the same number of batches.
+    """
+    import ray.train  # as midepoch.distributed, it is not needed for an executor
+
+    from midepoch.distributed import epoch_is_over, read_state
+
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return ReportingLoader(loader)
+    with checkpoint.as_directory() as folder:
+        loader.load_state_dict(read_state(Path(folder) / FILE, UNREPORTED))
+    return ReportingLoader(loader, is_over=epoch_is_over(loader))
+
+
+class ReportingLoader:
+    """The batches of a loader, and :meth:`report`."""
+
+    def __init__(self, loader: "Loader", *, is_over: bool = False) -> None:
+        """``is_over`` means that nothing is left of the epoch that was loaded."""
+        self.loader, self._is_over = loader, is_over
+
+    def __iter__(self) -> Iterator[Any]:
+        """A pass from the start point. If nothing is left of the epoch that was loaded, it is the next epoch."""
+        from midepoch.distributed import one_epoch
+
+        if self._is_over:
+            self.set_epoch(self.epoch)
+        return one_epoch(self.loader)
+
+    def __len__(self) -> int:
+        """The number of batches that this worker gets in an epoch, known without reading."""
+        return self.loader.plan.length(self.epoch)
+
+    def __bool__(self) -> bool:
+        """True, even if the length is unknown."""
+        return True
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch; after its last batch was loaded, the next one."""
+        return self.loader.epoch + self._is_over
+
+    @property
+    def is_padding(self) -> bool:
+        """True if the last batch is one that keeps workers even. It is in no state."""
+        return self.loader.is_padding
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start the next loop at the beginning of an epoch, or at the state of that epoch that was loaded."""
+        self._is_over = False
+        self.loader.set_epoch(epoch)
+
+    def report(self, metrics: dict[str, Any], folder: str | Path | None = None) -> None:
+        """``ray.train.report`` with a checkpoint of what is in ``folder``, and of the state of all workers' loaders.
+
+        All workers call this after the same step. ``folder`` is where the worker of rank 0 has saved its model; other
+        workers' folders are uploaded too, if they pass one.
+        """
+        import ray.train
+
+        from midepoch.distributed import gather_state
+
+        state = gather_state(self.loader)
+        is_first = ray.train.get_context().get_world_rank() == 0
+        if folder is None and not is_first:
+            ray.train.report(metrics)
+            return
+        with tempfile.TemporaryDirectory() as temporary:
+            target = Path(temporary if folder is None else folder)
+            if is_first:
+                (target / FILE).write_text(json.dumps(state))
+            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(str(target)))

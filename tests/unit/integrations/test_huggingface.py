@@ -7,8 +7,8 @@ from datasets import NamedSplit, ReadInstruction, Split
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midepoch.integrations.huggingface.dataset import _expression
-from midepoch.integrations.huggingface.splits import Term, parse, row_ranges, select_terms
+from midepoch.integrations.huggingface import Term, _expression, parse, row_ranges, select_terms
+from midepoch.integrations.huggingface_cache import LoadArguments
 
 COUNTS = st.fixed_dictionaries(
     {"train": st.integers(0, 100_000), "test": st.integers(0, 150), "a.b": st.integers(0, 9)}
@@ -27,7 +27,8 @@ def of_datasets(expression, counts):
 
 def ours(expression, counts):
     terms = select_terms(expression, list(counts), "it")
-    return [(term.split, *term.rows(counts[term.split])) for term in terms]
+    bounds = [(term.split, *term.bounds(counts[term.split])) for term in terms]
+    return [(split, start, max(start, stop)) for split, start, stop in bounds]
 
 
 @st.composite
@@ -131,7 +132,7 @@ def test_errors_say_what_was_asked_and_what_there_is():
     with pytest.raises(ValueError, match=r"can be closest or pct1_dropremainder, and needs percents"):
         parse("train[:10](closest)")
     with pytest.raises(ValueError, match=r"needs a split of at least 100 rows; this one has 99"):
-        Term(split="train", stop=5, percent=True, rounding="pct1_dropremainder").rows(99)
+        Term(split="train", stop=5, percent=True, rounding="pct1_dropremainder").bounds(99)
     with pytest.raises(ValueError, match=r"open one split at a time, or join them: 'train\+test'"):
         _expression(["train", "test"])
 
@@ -165,3 +166,9 @@ def test_bounds_the_wrong_way_round_are_a_slice_without_rows():
 def test_row_ranges_count_from_the_first_row_of_each_split():
     terms = parse("test[1:3]+train[-2:]+test")
     assert row_ranges(terms, {"train": 0, "test": 10}, {"train": 10, "test": 4}) == [(11, 13), (8, 10), (10, 14)]
+
+
+def test_a_token_is_not_shown():
+    arguments = LoadArguments(path="org/name", others={"token": "hf_hush", "storage_options": {"key": "hush"}})
+    assert "hush" not in repr(arguments)
+    assert "org/name" in repr(arguments)

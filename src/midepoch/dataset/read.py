@@ -4,17 +4,17 @@ import json
 import os
 from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypedDict, TypeVar, cast
 
 import pyarrow as pa
 
 from midepoch._common.checks import Size, check_integer, log_once, parse_size
-from midepoch.dataset.dataset import Dataset
-from midepoch.dataset.signatures import Row
+from midepoch._common.files import check_trust
+from midepoch.dataset.dataset import Dataset, Row, from_source, plan_of, with_stage
 from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
-from midepoch.index.build import open_index
+from midepoch.index.build import SCAN_THREADS, open_index
 from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
 from midepoch.index.saved import trusted_index_folder
@@ -38,6 +38,102 @@ class Indexable(Protocol[Element]):
 
     def __getitem__(self, index: int, /) -> Element:
         """The row with this number."""
+
+
+class FileOptions(TypedDict, total=False):
+    """The options of :func:`read` that doors to files pass on."""
+
+    index_dir: str | os.PathLike[str] | None
+    read_ahead: Size | None
+    cache_dir: str | os.PathLike[str] | None
+    cache_bytes: Size
+    max_record_bytes: Size | None
+    trust_shared: bool
+    executor: Executor | None
+    shared_listing: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How files are opened: the options of :func:`read`, which all doors share. Wrong ones raise when this is built."""
+
+    format: str | None = None
+    columns: Sequence[str] | None = None
+    filters: Any = None
+    partitioning: Literal["hive"] | None = None
+    schema: Literal["union"] | pa.Schema | None = None
+    index_dir: str | os.PathLike[str] | None = None
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    read_ahead: Size | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_bytes: Size = CACHE
+    max_record_bytes: Size | None = MAX_RECORD_BYTES
+    trust_shared: bool = False
+    executor: Executor | None = None
+    shared_listing: bool = False
+    threads: int = SCAN_THREADS
+    rescan: bool = False
+    """True to scan all files again, and not only those that changed since the last index."""
+
+    def __post_init__(self) -> None:
+        check_trust(self.trust_shared)
+        if isinstance(self.columns, str):
+            names = [name.strip() for name in self.columns.split(",")]
+            raise TypeError(f"columns must be a list of names, got the string {self.columns!r}; pass {names}.")
+        if self.partitioning not in (None, "hive"):
+            raise ValueError(f"partitioning is {self.partitioning!r}; it can be 'hive', or left out.")
+        if self.schema is not None and self.schema != "union" and not isinstance(self.schema, pa.Schema):
+            raise ValueError(f"schema is {self.schema!r}; it can be 'union', a pyarrow.Schema, or left out.")
+        _ = self.most_record_bytes
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], **others: Any) -> Self:
+        """The options among the arguments of a call, with ``others`` that the caller sets itself."""
+        return cls(**{one.name: arguments[one.name] for one in fields(cls) if one.name in arguments} | others)
+
+    @property
+    def most_record_bytes(self) -> int:
+        """The limit in bytes."""
+        if self.max_record_bytes is None:
+            return NO_LIMIT
+        return check_integer("max_record_bytes", parse_size("max_record_bytes", self.max_record_bytes), least=1)
+
+    def index(self, source: PathSpec | Listing) -> Index:
+        """The index of files, with the schema and the partitions that were asked for."""
+        trusted_index_folder(self.index_dir, self.trust_shared)
+        if self.shared_listing:
+            suffixes = file_suffixes(self.format if self.partitioning == "hive" else None)
+            source = find_once(source, self.storage_options, suffixes=suffixes)
+        if self.partitioning == "hive":
+            source = below_hive_folders(find(source, self.storage_options, suffixes=file_suffixes(self.format)))
+        index: Index = open_index(
+            source,
+            format=self.format,
+            index_dir=self.index_dir,
+            threads=self.threads,
+            rescan=self.rescan,
+            storage_options=self.storage_options,
+            executor=self.executor,
+            max_record_bytes=self.most_record_bytes,
+        )
+        if self.schema is not None:
+            index = UnionIndex(index, None if isinstance(self.schema, str) else self.schema)
+        return HiveIndex(index) if self.partitioning == "hive" else index
+
+    def rows(self, index: Index) -> FileRows:
+        """The rows of an index."""
+        fetch = Fetch.of(self.read_ahead, self.cache_dir, self.cache_bytes, trust_shared=self.trust_shared)
+        rows = FileRows(index=index, columns=None if self.columns is None else tuple(self.columns), fetch=fetch)
+        _ = rows.schema  # raises now, not at the first row, if the files disagree
+        if self.filters is None:
+            return rows
+        from midepoch.index.filters import Where  # loads parts of Arrow that only filters need
+
+        return replace(rows, where=Where.of(index, self.filters))
+
+    def open(self, source: PathSpec | Listing) -> Dataset[Row]:
+        """The rows of files, in their order."""
+        return from_source(self.rows(self.index(source)), Dataset)
 
 
 def read(
@@ -92,40 +188,9 @@ def read(
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
     remembers it; ``MIDEPOCH_TRUST_SHARED=1`` does the same for all folders.
     """
-    trusted_index_folder(index_dir, trust_shared)
-    fetch = Fetch.of(read_ahead, cache_dir, cache_bytes, trust_shared=trust_shared)
+    options = ReadOptions.of(locals())
     _warn_of_splits(source)
-    if isinstance(columns, str):
-        names = [name.strip() for name in columns.split(",")]
-        raise TypeError(f"columns must be a list of names, got the string {columns!r}; pass {names}.")
-    if partitioning not in (None, "hive"):
-        raise ValueError(f"partitioning is {partitioning!r}; it can be 'hive', or left out.")
-    if shared_listing:
-        suffixes = file_suffixes(format if partitioning == "hive" else None)
-        source = find_once(source, storage_options, suffixes=suffixes)
-    if partitioning == "hive":
-        source = below_hive_folders(find(source, storage_options, suffixes=file_suffixes(format)))
-    index: Index = open_index(
-        source,
-        format=format,
-        index_dir=index_dir,
-        storage_options=storage_options,
-        executor=executor,
-        max_record_bytes=_limit(max_record_bytes),
-    )
-    if schema is not None:
-        if schema != "union" and not isinstance(schema, pa.Schema):
-            raise ValueError(f"schema is {schema!r}; it can be 'union', a pyarrow.Schema, or left out.")
-        index = UnionIndex(index, None if isinstance(schema, str) else schema)
-    if partitioning == "hive":
-        index = HiveIndex(index)
-    return read_index(index, columns, filters, fetch)
-
-
-def _limit(max_record_bytes: Size | None) -> int:
-    if max_record_bytes is None:
-        return NO_LIMIT
-    return check_integer("max_record_bytes", parse_size("max_record_bytes", max_record_bytes), least=1)
+    return options.open(source)
 
 
 def _warn_of_splits(source: PathSpec | Listing) -> None:
@@ -141,17 +206,6 @@ def _warn_of_splits(source: PathSpec | Listing) -> None:
             f"{os.fspath(source)} has the splits {', '.join(map(str, splits))}, saved by datasets, and the rows of all "
             f"of them are read. To read one, name its folder: {Path(source) / str(splits[0])}."
         )
-
-
-def read_index(index: Index, columns: Sequence[str] | None, filters: Any, fetch: Fetch) -> Dataset[Row]:
-    """The rows of an index, as :func:`read` opens them."""
-    rows = FileRows(index=index, columns=None if columns is None else tuple(columns), fetch=fetch)
-    _ = rows.schema  # raises now, not at the first row, if the files disagree
-    if filters is not None:
-        from midepoch.index.filters import Where  # loads parts of Arrow that only filters need
-
-        rows = replace(rows, where=Where.of(index, filters))
-    return Dataset.from_source(rows)
 
 
 def tokens(
@@ -189,7 +243,7 @@ def tokens(
     if others:
         raise ValueError(f"{others[0]} is not a .bin or .npy file. Of a Megatron pair, name the .bin file.")
     layout = TokenLayout(dtype=dtype, length=length, stride=stride, column=column)
-    return Dataset.from_source(FileRows(index=TokenIndex(listing, layout)))
+    return from_source(FileRows(index=TokenIndex(listing, layout)), Dataset)
 
 
 def from_indexable(source: Indexable[Element], *, name: str | None = None) -> Dataset[Element]:
@@ -206,9 +260,9 @@ def from_indexable(source: Indexable[Element], *, name: str | None = None) -> Da
     if isinstance(source, Dataset | Mapping):
         raise TypeError(f"from_indexable needs an object that row numbers index, got a {type(source).__name__}.")
     numbers = FileRows(index=NumberIndex(len(cast("Sized", source)), name or type(source).__name__, ROW_NUMBER))
-    dataset = Dataset.from_source(numbers)
-    call = dataset.plan.pipeline.call("from_indexable", Indexed(source))
-    return dataset.with_stage(Map(call=call, remove_columns=(ROW_NUMBER,)))
+    dataset = from_source(numbers, Dataset)
+    call = plan_of(dataset).pipeline.call("from_indexable", Indexed(source))
+    return with_stage(dataset, Map(call=call, remove_columns=(ROW_NUMBER,)))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Hugging Face datasets, read from the Arrow files of their cache: opened in milliseconds, resumed anywhere."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -13,25 +14,29 @@ import numpy as np
 
 from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import digest
-from midepoch.dataset import Dataset
-from midepoch.dataset.front_door import FrontDoor
-from midepoch.dataset.planned import HubDescription
+from midepoch.dataset import Dataset, file_rows, from_source, plan_of, position_of
+from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.plan import Plan
 from midepoch.errors import DataChangedError, NoDataError
-from midepoch.index.build import SCAN_THREADS, open_index
+from midepoch.extending import FrontDoor, HubDescription
+from midepoch.index.build import SCAN_THREADS
 from midepoch.index.saved import trusted_index_folder
 from midepoch.index.tables import HeldTable, TableIndex
-from midepoch.integrations.huggingface.cache import LoadArguments, SplitFiles, saved_info, saved_splits, split_files
-from midepoch.integrations.huggingface.splits import Term, row_ranges, select_terms
+from midepoch.integrations.huggingface_cache import LoadArguments, SplitFiles, saved_info, saved_splits, split_files
 from midepoch.order.orders import Shuffle
-from midepoch.order.selection import Selection, Slices
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.order.selection import Selection, Slices, clipped, percent_of
 from midepoch.sources.files import FileRows
 from midepoch.sources.lane import FileRowsLanes
 from midepoch.storage.listing import PathSpec
 from midepoch.values.forms import FORMS
 
+ROUNDINGS = ("closest", "pct1_dropremainder")
+EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"
+TERM = re.compile(
+    r"(?P<split>\w+(?:\.\w+)*)"
+    r"(?:\[(?:(?P<start>-?\d+(?:_\d+)*)(?P<start_pct>%)?)?:(?:(?P<stop>-?\d+(?:_\d+)*)(?P<stop_pct>%)?)?\])?"
+    r"(?:\((?P<rounding>[^)]*)\))?"
+)
 LENGTHS = (
     "lengths are exact, never estimated. Leave it out and use len(dataset); after a filter, a batched map or a pack "
     "call dataset.survey() once, which counts what they yield"
@@ -89,13 +94,15 @@ def fast_load_iterable_dataset(
             raise ValueError(f"{path} is a save_to_disk folder, which has no use for {unused[0]}. Leave it out.")
     terms = select_terms(_expression(split), list(splits), repr(path))
     threads = SCAN_THREADS if num_proc is None else check_integer("num_proc", num_proc, least=1)
-    opened = _open_terms(
-        path, splits, terms, index_dir=index_dir, threads=threads, rescan=force_reindex, executor=executor
-    )
+    options = ReadOptions(index_dir=index_dir, threads=threads, rescan=force_reindex, executor=executor)
+    rows = _rows_of_terms(path, splits, terms, options)
     first_file, _ = splits[terms[0].split].files[0]
     info = partial(saved_info, os.path.dirname(first_file))
-    opened.hub_description = HubDescription(info, _expression(split) or terms[0].split)
-    return opened
+    hub = HubDescription(info, _expression(split) or terms[0].split)
+    return from_source(rows, SimpleArrowIterableDataset, hub)
+
+
+load_dataset = fast_load_iterable_dataset
 
 
 def from_hf(dataset: Any) -> Dataset:
@@ -125,8 +132,7 @@ def from_hf(dataset: Any) -> Dataset:
     rows = FileRows(index=_index_of(table))
     if dataset._indices is not None:  # `datasets` has no public name for its row numbers
         rows = replace(rows, steps=(Selection(table=dataset._indices),))
-    opened = Dataset.from_source(rows)
-    opened.hub_description = HubDescription(partial(copy, dataset.info), dataset.split)
+    opened = from_source(rows, Dataset, HubDescription(partial(copy, dataset.info), dataset.split))
     columns = [name for name in rows.names if name in (form["columns"] or rows.names)]
     if columns != rows.names and not form["output_all_columns"]:
         opened = opened.select_columns(columns)
@@ -150,6 +156,8 @@ class SimpleArrowIterableDataset(FrontDoor):
     Its states also name the file and the example that come next.
     """
 
+    _known_order: tuple[FileRows, int, FileOrder] | None = None
+
     def __init__(
         self,
         arrow_files: PathSpec,
@@ -166,43 +174,40 @@ class SimpleArrowIterableDataset(FrontDoor):
         """
         if length_estimate is not None:
             raise ValueError(f"length_estimate={length_estimate!r} is not possible: {LENGTHS}.")
-        trusted_index_folder(index_dir, trust_shared)
-        index = open_index(arrow_files, index_dir=index_dir, executor=executor)
-        super().__init__(Plan(pipeline=Pipeline(source=FileRows(index=index))))
-        _ = self.schema  # raises now, not at the first row, if the files disagree
+        options = ReadOptions(index_dir=index_dir, trust_shared=trust_shared, executor=executor)
+        super().__init__(plan_of(options.open(arrow_files)))
 
     @property
     def arrow_files(self) -> list[str]:
         """The Arrow files, in the order of the dataset."""
-        view = self.file_rows("arrow_files").index.view
+        view = file_rows(self, "arrow_files").index.view
         return [view.path(file) for file in range(len(view.names))]
 
     @property
     def shuffled_files(self) -> list[str]:
         """The Arrow files in the order of the current epoch; in the order of the dataset, if rows are shuffled too."""
-        view = self.file_rows("shuffled_files").index.view
-        return [view.path(file) for file in self._file_order(self._next_row(self.position.latest(self.plan))[0]).files]
+        epoch, _ = self._next_row(position_of(self).latest(plan_of(self)))
+        view = file_rows(self, "shuffled_files").index.view
+        return [view.path(file) for file in self._file_order(epoch).files]
 
-    def describe_state(self, run: Pass) -> dict[str, Any]:
-        """What the loop has received, with the file and the example that come next.
+    def own_keys(self, run: Pass) -> dict[str, Any]:
+        """The file and the example that come next.
 
         ``current_file_index`` is an index into ``shuffled_files``, ``current_example_index`` a row of that file. The
         state has a count and a digest of the two lists of files; the lists themselves are :attr:`arrow_files` and
         :attr:`shuffled_files`.
         """
-        state = super().describe_state(run)
         epoch, row = self._next_row(run)
-        rows = self.file_rows("state_dict")
+        rows, plan = file_rows(self, "state_dict"), plan_of(self)
         index = rows.index.view
         files, slots, digest = self._file_order(epoch)
         file = int(np.searchsorted(index.file_starts, row, "right")) - 1
         seeds = [step.seed for step in rows.steps if isinstance(step, Shuffle)]
         return {
-            **state,
             "current_file_index": slots.get(file, 0),
             "current_example_index": row - int(index.file_starts[file]),
             "shuffle_seed": seeds[-1] if seeds else None,
-            "shard_config": (self.plan.ranks, self.plan.rank),
+            "shard_config": (plan.ranks, plan.rank),
             "arrow_files": {"count": len(index.names), "digest": index.fingerprint["digest"]},
             "shuffled_files": {"count": len(files), "digest": digest},
         }
@@ -212,7 +217,7 @@ class SimpleArrowIterableDataset(FrontDoor):
         progress = run.progress()
         upcoming = progress.upcoming()
         if upcoming is None:
-            progress = self.plan.begin(progress.following())
+            progress = plan_of(self).begin(progress.following())
             upcoming = progress.upcoming()
         if upcoming is None:  # there are no rows at all
             return progress.session.start.epoch, 0
@@ -224,11 +229,10 @@ class SimpleArrowIterableDataset(FrontDoor):
 
     def _file_order(self, epoch: int) -> FileOrder:
         """The files in the order of an epoch, kept because a state is taken once a batch."""
-        known: tuple[int, FileOrder] | None = self.__dict__.get("_known_order")
-        if known is None or known[0] != epoch:
-            known = epoch, _file_order(self.file_rows("shuffled_files"), epoch)
-            self._known_order = known
-        return known[1]
+        rows = file_rows(self, "shuffled_files")
+        if self._known_order is None or self._known_order[0] is not rows or self._known_order[1] != epoch:
+            self._known_order = rows, epoch, _file_order(rows, epoch)
+        return self._known_order[2]
 
 
 def _file_order(rows: FileRows, epoch: int) -> FileOrder:
@@ -255,24 +259,16 @@ def _expression(split: Any) -> str | None:
     return str(split)
 
 
-def _open_terms(
-    path: str,
-    splits: dict[str, SplitFiles],
-    terms: list[Term],
-    *,
-    index_dir: str | os.PathLike[str] | None,
-    threads: int,
-    rescan: bool,
-    executor: Executor | None,
-) -> SimpleArrowIterableDataset:
+def _rows_of_terms(path: str, splits: dict[str, SplitFiles], terms: "list[Term]", options: ReadOptions) -> FileRows:
     """The rows of split terms. All files of a split are indexed, so that all expressions share one index."""
     names = list(dict.fromkeys(term.split for term in terms))
     files = [file for name in names for file, _ in splits[name].files]
     if not files:
         raise NoDataError(f"{path!r} has no rows in the split {' + '.join(names)}. Choose another.")
-    index = open_index(files, index_dir=index_dir, threads=threads, rescan=rescan, executor=executor)
+    rows = options.rows(options.index(files))
+    view = rows.index.view
     bounds = list(accumulate((len(splits[name].files) for name in names), initial=0))
-    first_rows = [int(index.view.file_starts[bound]) for bound in bounds]
+    first_rows = [int(view.file_starts[bound]) for bound in bounds]
     starts = dict(zip(names, first_rows, strict=False))
     counts = {name: first_rows[number + 1] - first_rows[number] for number, name in enumerate(names)}
     for name in names:
@@ -281,12 +277,8 @@ def _open_terms(
                 f"The split {name!r} of {path!r} had {count('row', splits[name].rows)} when datasets loaded it, and "
                 f"its files now have {counts[name]:,}. Pass force_reindex=True to load it again."
             )
-    rows = FileRows(index=index)
-    _ = rows.schema  # raises now, not at the first row, if the files disagree
     wanted = _joined(row_ranges(terms, starts, counts))
-    if wanted != [(0, index.view.rows)]:
-        rows = replace(rows, steps=(Slices(intervals=tuple(wanted)),))
-    return SimpleArrowIterableDataset.from_source(rows)
+    return rows if wanted == [(0, view.rows)] else replace(rows, steps=(Slices(intervals=tuple(wanted)),))
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -309,3 +301,82 @@ def _index_of(table: Any) -> TableIndex:
     if any(not one.schema.equals(table.schema) for one in tables):
         tables = [table]
     return TableIndex(tables, table.schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A split, or the rows of it between two bounds, which count rows or percent."""
+
+    split: str
+    start: int | None = None
+    stop: int | None = None
+    percent: bool = False
+    rounding: str = "closest"
+
+    def bounds(self, count: int) -> tuple[int, int]:
+        """The bounds as row numbers, in a split of ``count`` rows. Negative bounds count from the end."""
+        start = 0 if self.start is None else self._bound(self.start, count)
+        stop = count if self.stop is None else self._bound(self.stop, count)
+        return start, stop
+
+    def _bound(self, bound: int, count: int) -> int:
+        if self.percent and self.rounding == "closest":
+            bound = percent_of(bound, count)
+        elif self.percent:
+            if count < 100:
+                raise ValueError(
+                    f"The rounding pct1_dropremainder needs a split of at least 100 rows; this one has {count}. Leave "
+                    "it out, or use rows instead of percents."
+                )
+            bound *= count // 100
+        return clipped(bound, count)
+
+
+def parse(expression: str) -> list[Term]:
+    """The terms of a split expression, such as the two of "train[:10%]+test"."""
+    return [_term(text.strip(), expression) for text in expression.split("+")]
+
+
+def _term(text: str, expression: str) -> Term:
+    match = TERM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"split is {expression!r}; write it as {EXAMPLES}.")
+    bounds = [match["start"], match["stop"]]
+    percent = bool(match["start_pct"] or match["stop_pct"])
+    start, stop = (None if bound is None else int(bound) for bound in bounds)
+    rounding = match["rounding"]
+    if rounding is not None and (rounding not in ROUNDINGS or not percent):
+        raise ValueError(f"split is {expression!r}; a rounding can be {' or '.join(ROUNDINGS)}, and needs percents.")
+    if percent and any(bound is not None and abs(bound) > 100 for bound in (start, stop)):
+        raise ValueError(f"split is {expression!r}; percents must be between -100 and 100.")
+    return Term(split=match["split"], start=start, stop=stop, percent=percent, rounding=rounding or "closest")
+
+
+def select_terms(expression: str | None, splits: Sequence[str], dataset: str) -> list[Term]:
+    """The terms of an expression, whose splits must exist; without an expression, the only split of the dataset."""
+    if expression is None:
+        if len(splits) != 1:
+            raise ValueError(f"{dataset} has the splits {', '.join(splits)}: choose with split=, such as {EXAMPLES}.")
+        return [Term(split=splits[0])]
+    terms = parse(expression)
+    if [term.split for term in terms] == ["all"] and "all" not in splits:
+        return [Term(split=name) for name in splits]
+    for term in terms:
+        if term.split not in splits:
+            raise ValueError(f"{dataset} has no split {term.split!r}. It has: {', '.join(splits)}.")
+    return terms
+
+
+def row_ranges(terms: Sequence[Term], starts: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple[int, int]]:
+    """The rows of the terms, given the first row and the number of rows of each split.
+
+    As in `datasets`, it raises if all slices are empty, and a slice whose bounds are the wrong way round has no rows.
+    """
+    bounds = [(term.split, *term.bounds(counts[term.split])) for term in terms]
+    if any(counts[term.split] for term in terms) and all(start == stop for _, start, stop in bounds):
+        slices = [f"rows {start:,} to {stop:,} of the {counts[split]:,} of {split!r}" for split, start, stop in bounds]
+        raise ValueError(
+            f"split selects no rows, only {' and '.join(slices)}. The first bound must be before the second "
+            "one, and inside the split."
+        )
+    return [(starts[split] + start, starts[split] + max(start, stop)) for split, start, stop in bounds]

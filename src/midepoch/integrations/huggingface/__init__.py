@@ -1,1 +1,0 @@
-"""Datasets of the Hugging Face hub and of `datasets`, read from their Arrow files."""

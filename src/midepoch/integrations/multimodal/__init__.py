@@ -1,1 +1,0 @@
-"""Chats with images, audio and video, through a processor, into packs and batches."""

@@ -1,1 +1,0 @@
-"""`StructuredDataset`: tables in files and object stores, with a DataLoader in one call."""

@@ -1,0 +1,156 @@
+"""Options, and splits and the shuffle that permutes them, on orders in memory."""
+
+import inspect
+from dataclasses import fields
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import midepoch as me
+from midepoch.dataset.read import FileOptions, ReadOptions
+from midepoch.integrations.structured import ShuffleSplits, Splitting, TableOptions
+from midepoch.order.orders import Sequential
+from midepoch.order.selection import Deletes
+from worlds import write_files
+
+
+def index_of(files):
+    """Blocks of these numbers of rows, in files; a row has 10 bytes."""
+    blocks = np.array([rows for file in files for rows in file], np.int64)
+    starts = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
+    first_blocks = np.concatenate([[0], np.cumsum([len(file) for file in files])]).astype(np.int64)
+    return SimpleNamespace(file_starts=starts[first_blocks], block_starts=starts, block_lengths=blocks * 10)
+
+
+def base_of(index):
+    return Sequential(index.file_starts, index.block_starts)
+
+
+FILES = st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5)
+
+
+@given(FILES, st.integers(1, 30))
+def test_a_split_is_several_whole_blocks_of_one_file(files, most):
+    index = index_of(files)
+    by_rows = Splitting(index=index, most_rows=most).cut(base_of(index)).piece_starts("file")
+    by_bytes = Splitting(index=index, most_bytes=10 * most).cut(base_of(index)).piece_starts("file")
+    assert by_rows.tolist() == by_bytes.tolist()
+    assert set(by_rows.tolist()) <= set(index.block_starts.tolist())
+    assert set(index.file_starts.tolist()) <= set(by_rows.tolist())
+    assert (np.diff(by_rows) > 0).all()
+    assert np.diff(by_rows).max(initial=0) < most + max((rows for file in files for rows in file), default=0)
+    if most == 30:
+        assert len(by_rows) < 2 + sum(1 + sum(file) // 30 for file in files)
+
+
+@given(FILES, st.integers(1, 30), st.integers(1, 40), st.integers(0, 3), st.sets(st.integers(0, 100)))
+def test_a_group_has_the_rows_of_its_splits_and_no_others(files, most, window, epoch, gone):
+    index = index_of(files)
+    splitting = Splitting(index=index, most_rows=most)
+    step = ShuffleSplits(seed=3, window=window, splitting=splitting)
+    base = base_of(index)
+    gone = np.array(sorted(row for row in gone if row < base.size), np.int64)
+    base = Deletes(rows=gone).apply(base)
+    order, splits = step.apply(base, epoch, 0), step.permuted(base, epoch, 0)
+    assert sorted(order.rows(np.arange(order.size)).tolist()) == sorted(
+        set(range(int(index.file_starts[-1]))) - set(gone)
+    )
+    groups = step.groups(splits).tolist()
+    assert set(groups) <= set(splits.piece_starts("file").tolist())
+    for begin, end in pairwise(groups):
+        positions = np.arange(begin, end)
+        assert sorted(order.rows(positions).tolist()) == sorted(splits.rows(positions).tolist())
+
+
+def test_small_splits_share_a_window_and_large_ones_have_several():
+    index = index_of([[5]] * 20 + [[10] * 20])
+    step = ShuffleSplits(seed=1, window=40, splitting=Splitting(index=index, most_rows=200))
+    splits = step.permuted(base_of(index), 0, 0)
+    sizes = np.diff(step.groups(splits))
+    assert 200 in sizes.tolist() or sizes.max() >= 200
+    assert len(step.apply(base_of(index), 0, 0).piece_starts("block")) > len(sizes) + 3
+
+
+@pytest.mark.parametrize("size", ["", "many", 0, -1, "12 parsecs", True, "MiB", "1iB"])
+def test_a_wrong_size_raises(size):
+    with pytest.raises((ValueError, TypeError), match="split_bytes is"):
+        me.StructuredDataset("nowhere", split_bytes=size)
+
+
+IN_ORDER = [
+    *("path", "format", "batch_size", "columns", "filters", "shuffle", "shuffle_seed", "split_bytes", "split_rows"),
+    *("split_strategy", "num_workers", "output_format", "storage_options", "collate_fn", "partitioning", "num_ranks"),
+    *("rank", "show_progress", "progress_interval_sec", "shuffle_buffer_size"),
+]
+"""The arguments that may be passed by position, as in torch-dataloader-utils."""
+CALLS = {
+    "StructuredDataset": me.StructuredDataset.__init__,
+    "create_dataloader": me.StructuredDataset.create_dataloader,
+}
+
+
+def parameters_of(call):
+    return {name: one for name, one in inspect.signature(CALLS[call]).parameters.items() if name != "self"}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_public_signature_has_every_option_with_its_type_and_default(call):
+    parameters = parameters_of(call)
+    options = {one.name: one for kind in (ReadOptions, TableOptions) for one in fields(kind)}
+    assert {one.name for one in fields(TableOptions)} <= set(parameters)
+    for name in set(parameters) & set(options) - {"output_format"}:
+        assert parameters[name].default == options[name].default
+        assert parameters[name].annotation == options[name].type
+
+
+def test_options_that_doors_pass_on_are_those_of_read():
+    read, options = inspect.signature(me.read).parameters, {one.name: one for one in fields(ReadOptions)}
+    for name, kind in FileOptions.__annotations__.items():
+        assert read[name].default == options[name].default
+        assert read[name].annotation == options[name].type == kind
+
+
+@pytest.mark.parametrize("call", ["StructuredDataset", "create_dataloader"])
+def test_arguments_by_position_come_in_the_order_of_torch_dataloader_utils(call):
+    parameters = parameters_of(call)
+    assert [name for name, one in parameters.items() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD] == IN_ORDER
+
+
+@pytest.mark.parametrize("call", [me.StructuredDataset, me.StructuredDataset.create_dataloader])
+def test_an_unknown_option_is_refused(tmp_path, call):
+    write_files(tmp_path, [3])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colums'"):
+        call(tmp_path, colums=["id"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("output_format", "pandas", "output_format is 'pandas'; it can be 'torch', 'numpy', 'arrow', 'dict'"),
+        ("partitioning", "directory", "partitioning is 'directory'; it can be 'hive', or left out"),
+        ("trust_shared", "no", "trust_shared must be True or False, got 'no'"),
+        ("split_bytes", "many", "split_bytes is 'many'"),
+        ("split_bytes", 0, "split_bytes is 0; it must be at least 1"),
+        ("split_rows", 0, "split_rows is 0; it must be at least 1"),
+        ("shuffle_seed", 1.5, "shuffle_seed must be an integer"),
+        ("shuffle_buffer_size", -1, "shuffle_buffer_size is -1; it must be at least 0"),
+        ("split_strategy", object(), "No strategy is needed.*pass split_bytes or split_rows"),
+        ("rank", 0, "rank is 0 and num_ranks is None; pass both, or neither"),
+    ],
+)
+def test_a_wrong_option_raises_before_anything_is_opened(option, value, error):
+    with pytest.raises((ValueError, TypeError), match=error):
+        me.StructuredDataset("nowhere", **{option: value})
+
+
+def test_a_rank_must_be_one_of_the_ranks():
+    with pytest.raises(ValueError, match="rank is 2 of 2; it must be between 0 and 1"):
+        TableOptions(rank=2, num_ranks=2)
+
+
+def test_a_secret_is_not_in_the_repr():
+    assert "hush" not in repr(ReadOptions(storage_options={"secret": "hush"}))
