@@ -12,9 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import Request, urlopen
 
 from midepoch._common.checks import log_once
 from midepoch._common.world import aws_endpoint, aws_keys, aws_region, azure_settings
@@ -178,6 +176,9 @@ def _s3(bucket: str, options: Mapping[str, Any]) -> OpenStore:
 
 def _region(bucket: str) -> str:
     """The region of a bucket of AWS. Every answer names it, a refusal too."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen  # loads modules that few need
+
     try:
         with urlopen(Request(f"{AWS}/{quote(bucket)}", method="HEAD"), timeout=REGION_SECONDS) as answer:
             headers = answer.headers
