@@ -14,9 +14,10 @@ from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from threading import Event, current_thread
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ from midepoch.sources.blocks import CURRENT_READS, Data, FileBlocks
 from midepoch.sources.source import ReadCounts
 from midepoch.stages.flow import RowRun
 from midepoch.storage.block_cache import Fetch
-from midepoch.storage.objects import GROUP_BLOCKS, GROUP_BYTES, grouped
+from midepoch.storage.objects import GROUP_BLOCKS, GROUP_BYTES
 from midepoch.values.collate import concat_batches, standalone
 from midepoch.values.origin import RowOrigin
 from midepoch.values.rows import Rows
@@ -80,16 +81,23 @@ THREADS = "midepoch"
 CLOSE_SECONDS = 2.0
 """How long requests under way are waited for when a reader is closed. They end by themselves after that."""
 
-Group = Future[dict[int, Data]]
 Made = TypeVar("Made")
+
+
+class Group(Future[dict[int, Data]]):
+    """Blocks of one file that are fetched together. More may join until they are requested."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__()
+        self.numbers = [*numbers]
 
 
 class HeldBlock:
     """A block that lanes need: on its way, or in memory."""
 
-    def __init__(self, number: int, nbytes: int, group: Group, is_alone: bool) -> None:
+    def __init__(self, number: int, nbytes: int, group: Group) -> None:
         self.number, self.group, self.users = number, group, 0
-        self._nbytes, self._is_measured, self._is_alone = nbytes, False, is_alone
+        self._nbytes, self._is_measured = nbytes, False
 
     @property
     def nbytes(self) -> int:
@@ -111,13 +119,12 @@ class HeldBlock:
         except CancelledError:
             raise StaleIteratorError("This iterator is out of date: what it reads was closed.") from None
         except Exception:
-            if self._is_alone:
+            if len(self.group.numbers) == 1:
                 raise
         if data is None:
-            alone: Group = Future()
+            alone = Group(self.number)
             alone.set_result(blocks.read([self.number]))
-            self.group, self._is_alone = alone, True
-            data = alone.result()[self.number]
+            self.group, data = alone, alone.result()[self.number]
         return data
 
     def drop(self) -> None:
@@ -160,6 +167,8 @@ class OpenFiles:
             index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0, self.threads
         )
         self._held: dict[int, HeldBlock] = {}
+        self._joining: Group | None = None
+        """Blocks that are not requested yet, so that more can join."""
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._stop = Event()
         """Set when nobody waits for requests any more."""
@@ -186,14 +195,30 @@ class OpenFiles:
         return self._pools[kind].submit(make, *arguments)
 
     def hold(self, numbers: Sequence[int]) -> None:
-        """Request blocks, and hold each until as many lanes release it as hold it. Neighbours are fetched together."""
-        for group in grouped([number for number in numbers if number not in self._held], self._joins):
-            future = self.submit(self.blocks.read, group, fetches=True)
-            for number in group:
-                length = int(self.view.block_lengths[number])
-                self._held[number] = HeldBlock(number, length, future, len(group) == 1)
+        """Hold blocks, each until as many lanes release it as hold it. Neighbours are fetched together."""
         for number in numbers:
+            if number not in self._held:
+                if self._joining is None or not self._joins(self._joining.numbers, number):
+                    self.request()
+                    self._joining = Group()
+                self._joining.numbers.append(number)
+                self._held[number] = HeldBlock(number, int(self.view.block_lengths[number]), self._joining)
             self._held[number].users += 1
+
+    def request(self, unless: Callable[[Sequence[int]], bool] = lambda _: False) -> None:
+        """Request the last blocks that are held, ``unless`` it is said of them that they can wait for more to join."""
+        group = self._joining
+        if group is None or (self._joins(group.numbers, group.numbers[-1] + 1) and unless(group.numbers)):
+            return
+        self._joining = None
+        self.submit(self._read, group, fetches=True)
+
+    def _read(self, group: Group) -> None:
+        if group.set_running_or_notify_cancel():
+            try:
+                group.set_result(self.blocks.read(group.numbers))
+            except BaseException as error:
+                group.set_exception(error)
 
     def release(self, numbers: Iterable[int]) -> None:
         """Drop blocks that no other lane holds."""
@@ -270,7 +295,7 @@ class OpenFiles:
         may_wait = not self.is_remote and not current_thread().name.startswith(THREADS)  # which collects garbage
         for pool in self._pools.values():
             pool.shutdown(wait=may_wait, cancel_futures=True)
-        wait([block.group for block in self._held.values()], CLOSE_SECONDS)
+        wait([block.group for block in self._held.values() if not block.group.cancel()], CLOSE_SECONDS)
         self._pools.clear()
         self.blocks.close()
 
@@ -394,7 +419,8 @@ class LaneRows:
         self._opened, self._order, self._sizes = opened, order, opened.sizes
         self._windows = order.piece_starts("block")
         self._planned: deque[Step] = deque()
-        self._most_planned = 1  # so that the first row after a resume waits for nothing else
+        # Rows of mapped files are there at once, so the first of them waits for nothing else.
+        self._most_planned = MAX_STEPS if opened.decodes else 1
         self._is_known = True
         """False if the next positions are not known before all planned rows are handed on, or if there are none."""
         self._until: dict[int, int] = {}
@@ -414,7 +440,11 @@ class LaneRows:
                     return
                 self._release(int(self._planned[0].positions[0]))
                 self._make_ahead()
-                yield from self._runs_of(self._planned.popleft(), most_rows)
+                made = self._made(self._planned[0])
+                self._plan(steps)
+                self._make_ahead()
+                yield from self._runs_of(self._planned[0], made, most_rows)
+                self._planned.popleft()
         finally:
             self._opened.release(self._until)
 
@@ -430,7 +460,7 @@ class LaneRows:
             is_due = is_first or not len(array) or len(waiting) >= MAX_ARRAYS
             left, waiting, rows = np.concatenate(waiting), [], 0
             while len(left) >= most or (len(left) and is_due):
-                step = self._step(left[:most])
+                step = self._step(left[:most], is_first)
                 yield step
                 left, most, is_first = left[len(step.positions) :], min(2 * most, self._sizes.step), False
             if len(left):
@@ -443,9 +473,15 @@ class LaneRows:
             yield step
             left = left[len(step.positions) :]
 
-    def _step(self, positions: I64) -> Step:
-        """A step of these positions, or of those that are in the first window: windows share no blocks."""
+    def _step(self, positions: I64, is_first: bool = False) -> Step:
+        """A step of these positions, or of those that are in the first window: windows share no blocks.
+
+        The first row after a resume waits for its own block, so the first step has no other.
+        """
         window = int(np.searchsorted(self._windows, positions[0], "right"))
+        if is_first and self._opened.decodes:
+            owners = np.searchsorted(self._opened.view.block_starts, self._order.rows(positions), "right")
+            positions = positions[: int((owners != owners[0]).argmax()) or len(positions)]
         if self._opened.window_bytes:
             positions = positions[: int(np.searchsorted(positions, self._windows[window]))]
         numbers = self._order.rows(positions)
@@ -459,18 +495,25 @@ class LaneRows:
 
     def _plan(self, steps: Iterator[Step | None]) -> None:
         """Plan further steps and request their blocks, as far ahead as bytes allow."""
-        self._is_known = self._is_known or not self._planned
+        self._is_known, is_over = self._is_known or not self._planned, False
         while not self._planned or (
             self._request(self._planned[-1]) and self._is_known and len(self._planned) < self._most_planned
         ):
             try:
                 step = next(steps)
             except StopIteration:
+                is_over = True
                 break
             self._is_known = step is not None
             if step is not None:
                 self._planned.append(step)
+        self._opened.request(unless=self._can_wait if self._is_known and not is_over else lambda _: False)
         self._most_planned = min(2 * self._most_planned, MAX_STEPS)
+
+    def _can_wait(self, numbers: Sequence[int]) -> bool:
+        """True if none of these blocks is needed soon: in the first half of what is planned."""
+        soon = islice(self._planned, len(self._planned) // 2 + 1)
+        return not any(number in step.to_hold for step in soon for number in numbers)
 
     def _request(self, step: Step) -> bool:
         """Request the blocks of a step, and return true if all are. Those of the first step are needed in any case."""
@@ -478,6 +521,8 @@ class LaneRows:
             missing = [number for number in step.to_hold if number not in self._until]
             fitting = missing if step is self._planned[0] else self._fitting(step, missing)
             self._opened.hold(fitting)
+            if step is self._planned[0]:
+                self._opened.request()
             step.is_requested = len(fitting) == len(missing)
             self._until |= dict.fromkeys(fitting, 0)
             end = int(self._windows[int(np.searchsorted(self._windows, step.positions[-1], "right"))])
@@ -525,12 +570,18 @@ class LaneRows:
             if step.made is None and number and all(block is None or block.group.done() for block in blocks):
                 step.made = self._opened.submit(make_rows, self._opened, step.numbers)
 
-    def _runs_of(self, step: Step, most_rows: int) -> Iterator[RowRun]:
+    def _made(self, step: Step) -> list[pa.RecordBatch]:
         """The rows of a step. If no thread has begun to make them, this one does."""
-        own = step.made is None or step.made.cancel()
-        if own:
-            wait([block.group for block in map(self._opened.held, step.to_hold) if block is not None])
-        made = make_rows(self._opened, step.numbers) if own or step.made is None else step.made.result()
+        if step.made is not None and not step.made.cancel():
+            return step.made.result()
+        for block in map(self._opened.held, step.to_hold):
+            if block is not None:
+                with suppress(CancelledError):
+                    block.group.exception()
+        return make_rows(self._opened, step.numbers)
+
+    def _runs_of(self, step: Step, made: Sequence[pa.RecordBatch], most_rows: int) -> Iterator[RowRun]:
+        """The rows of a step, a run at a time."""
         begin, locate = 0, self._opened.view.locate
         for batch in made:
             for start in range(0, batch.num_rows, most_rows):
