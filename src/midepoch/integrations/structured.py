@@ -305,8 +305,7 @@ class StructuredDataset(FrontDoor):
         The loader of :meth:`create_dataloader` has the same state.
         """
         position_of(self).check_known()
-        run = position_of(self).latest(self._plan_of_position())
-        return {**run.plan.pipeline.state_dict(run.state()), **self.own_keys(run)}
+        return self._state_of(position_of(self).latest(self._plan_of_position()))
 
     def own_keys(self, run: Pass) -> dict[str, Any]:
         """The splits that are done.
