@@ -305,7 +305,8 @@ class StructuredDataset(FrontDoor):
         The loader of :meth:`create_dataloader` has the same state.
         """
         position_of(self).check_known()
-        return self._state_of(position_of(self).latest(self._plan_of_position()))
+        run = position_of(self).latest(self._plan_of_position())
+        return {**run.plan.pipeline.state_dict(run.state()), **self.own_keys(run)}
 
     def own_keys(self, run: Pass) -> dict[str, Any]:
         """The splits that are done.
