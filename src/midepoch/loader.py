@@ -130,10 +130,10 @@ class Loader(torch.utils.data.DataLoader[Item]):
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
     by 32 MiB (more if it makes larger windows at once), or by about ``prefetch_factor`` batches if that is set.
 
-    With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied on a CUDA
-    stream of their own while the loop works on the batch before, straight from the memory that the workers share, which
-    is pinned: ``pin_memory`` and ``.to(device)`` are not needed. Tensors are looked for in mappings, lists, tuples and
-    dataclasses; other objects are asked by their method ``to``. The state counts what the loop received, as always.
+    With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied from
+    pinned memory, on a CUDA stream of their own, while the loop works on the batch before: ``pin_memory`` and
+    ``.to(device)`` are not needed. Tensors are looked for in mappings, lists, tuples and dataclasses; other objects are
+    asked by their method ``to``. The state counts what the loop received, as always.
 
     A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
     ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.
@@ -369,18 +369,19 @@ class Loader(torch.utils.data.DataLoader[Item]):
                 "Ranks have different numbers of batches: those with fewer repeat one, marked by is_padding.",
                 logging.INFO,
             )
-            padding = self._padding_batch(session)
-            if self._device is not None:
-                padding, wait = start_copies(padding, self._device)
-                wait()
-            yield run.pad(padding)
+            yield run.pad(self._padding_batch(session))
 
     def _padding_batch(self, session: Session) -> Any:
         """The first batch of the epoch: the one that ranks repeat, so that all repeat the same."""
         one_reader = replace(self._plan, ranks=1, rank=0, lanes=session.start.lanes, mode=session.start.mode)
         start = session.start
         progress = one_reader.begin(State(epoch=start.epoch, appended=start.appended))
-        return next(chain.from_iterable(progress.follow(take_turns(progress))))
+        batch = next(chain.from_iterable(progress.follow(take_turns(progress))))
+        if self._device is None:
+            return batch
+        batch, wait = start_copies(batch, self._device)
+        wait()
+        return batch
 
     def _turns(self, progress: Progress) -> Iterator[Turns]:
         """The rank's turns, in order, as its workers take them."""

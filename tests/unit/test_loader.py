@@ -242,3 +242,11 @@ def test_a_loader_shows_its_rows_and_its_options(dataset):
     assert "8 rows" in shown
     assert "num_workers=2" in shown
     assert "persistent_workers=True" in shown
+
+
+def test_what_keeps_ranks_in_step_is_on_the_device_too(dataset, monkeypatch):
+    others = iter([True] * 3 + [False])
+    monkeypatch.setattr("midepoch.distributed._any_rank", lambda _: next(others))
+    loader = me.Loader(dataset.lanes(1).filter(lambda row: row["id"] < 4), batch_size=4, device="meta")
+    batches = list(me.distributed.in_step(loader))
+    assert [batch["id"].device.type for batch in batches] == ["meta"] * 3

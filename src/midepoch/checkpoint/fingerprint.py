@@ -51,16 +51,12 @@ def rows_of(data: Any) -> int:
 
 
 def _sums(files: Sequence[FileFacts]) -> list[int]:
-    """The sums of the names' hashes, of hash times rows, of hash times bytes, and of the hashes' squares.
-
-    Nothing reads the squares. They stay because equal data must have equal fingerprints in all releases.
-    """
-    names = rows = sizes = squares = 0
+    """The sums of the names' hashes, of hash times rows, and of hash times bytes."""
+    names = rows = sizes = 0
     for name, size, row_count in files:
         weight = _weight(name)
         names, rows, sizes = names + weight, rows + weight * row_count, sizes + weight * size
-        squares += weight * weight
-    return [names % WORD, rows % WORD, sizes % WORD, squares % WORD]
+    return [names % WORD, rows % WORD, sizes % WORD]
 
 
 def _weight(name: str) -> int:
@@ -101,7 +97,7 @@ def files_difference(
 
 
 def _format_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any]) -> str | None:
-    """The formats, if the same files are read as another one. States of early releases do not have the format."""
+    """The formats, if the same files are read as another one. Files of no rows have none."""
     was, here = then.get("format"), now.get("format")
     if was is None or was == here:
         return None
@@ -133,7 +129,7 @@ def _changed(name: str, rows_then: int, rows: int, size_then: int, size: int, si
 def _summed_difference(then: Mapping[str, Any], files: Sequence[FileFacts], now: Mapping[str, Any], since: str) -> str:
     """Name the file, if a single one was changed, added or removed: then the sums differ by what that file adds."""
     sums = now.get("sums") or _sums(files)
-    names, rows_sum, bytes_sum, _ = ((here - there) % WORD for here, there in zip(sums, then["sums"], strict=True))
+    names, rows_sum, bytes_sum = ((here - there) % WORD for here, there in zip(sums, then["sums"], strict=True))
     files_more, rows, size = (now[key] - then[key] for key in ("files", "rows", "bytes"))
     if files_more == 0 and names == 0:
         if not any((rows, size, rows_sum, bytes_sum)):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from midepoch._common.checks import check_integer
 from midepoch.checkpoint.fingerprint import data_difference, rows_of
@@ -22,8 +22,8 @@ from midepoch.dataset.read import read
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.position import Position
 from midepoch.errors import CheckpointMismatchError, MissingExtraError
-from midepoch.order.orders import OrderStep, Shuffle, Slice
-from midepoch.order.selection import TrainTestSplit
+from midepoch.order.orders import Level, OrderStep, Shuffle, Slice
+from midepoch.order.selection import Slices, TrainTestSplit
 from midepoch.pipeline.adopt import adopt
 from midepoch.pipeline.draws import split_positions
 from midepoch.stages.batch import Batch
@@ -286,6 +286,8 @@ def _rows_done(
             rows = order_step.size(rows)
         elif step["op"] in ("select", "survey"):
             rows = step["rows"]
+        elif step["op"] == "deletes":
+            rows -= step["rows"]
     return rows, min(rows, sum(cursor[0] for cursor in cursors)), []
 
 
@@ -300,8 +302,10 @@ def _has_pack(steps: Steps) -> bool:
 def _order_step(step: Mapping[str, Any]) -> OrderStep | None:
     """The step of the order that a state describes; None if it is another stage."""
     op, parameters = step["op"], {key: value for key, value in step.items() if key != "op"}
-    if op == "shuffle":
-        return Shuffle(**{"window": 1, **parameters})
+    if op == "shuffle":  # one of splits, which a StructuredDataset makes, is none of these levels
+        return Shuffle(**{"window": 1, **parameters}) if step["level"] in get_args(Level) else None
+    if op == "split":
+        return Slices(intervals=tuple((start, stop) for start, stop in step["rows"]))
     if op == "take":
         return Slice(start=0, stop=check_integer("n", parameters["n"]))
     if op == "skip":
@@ -332,7 +336,7 @@ def pipeline_in_words(steps: Steps, item_rows: int = 1) -> list[str]:
 def _call(step: Mapping[str, Any], *positional: str) -> str:
     """A stage as it is called."""
     method = getattr(Dataset, step["op"], mix if step["op"] == "mix" else None)
-    known = {} if method is None else inspect.signature(method).parameters
+    known = inspect.signature(method).parameters if callable(method) else {}
     given = {key: value for key, value in step.items() if key not in NOT_WRITTEN}
     shown = [f"{key}={value!r}" for key, value in given.items() if key not in known or known[key].default != value]
     return f"{step['op']}({', '.join([*positional, *shown])})"

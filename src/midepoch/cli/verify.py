@@ -37,7 +37,7 @@ def verify(arguments: Namespace) -> Answer:
                 failed = str(what)
                 break
             proved.append(what)
-    sample = f"{count('item', items)} of the first {arguments.rows:,} rows" if arguments.rows else count("item", items)
+    sample = f"{count('item', items)} of the first {arguments.rows:,} rows"
     value: dict[str, Any] = {"items": items, "proved": proved, "failed": failed}
     lines = [f"on {sample}:", *(f"  ok      {line}" for line in proved)]
     if failed is not None:

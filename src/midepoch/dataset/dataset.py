@@ -31,7 +31,7 @@ from typing import (
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, checked_version, count, log_once, parse_size, seed_of
+from midepoch._common.checks import Size, Version, check_integer, checked_version, count, log_once, parse_size, seed_of
 from midepoch._common.files import check_trust
 from midepoch._common.world import (
     Mesh,
@@ -102,7 +102,6 @@ log = logging.getLogger("midepoch")
 Row = dict[str, Any]
 Names = Sequence[str] | str
 Keywords = Mapping[str, Any]
-Version = str | int | None
 DictForm = Literal["python", "numpy", "torch", "np", "pt", "pytorch"]
 ArrowForm = Literal["arrow", "pa", "pyarrow"]
 AnyForm = DictForm | ArrowForm

@@ -26,7 +26,7 @@ REMEDIES = {
 }
 
 
-class Store(Protocol):
+class KeyValueStore(Protocol):
     """A key-value store that all ranks reach, such as torch's TCPStore."""
 
     def check(self, keys: list[str]) -> bool:
@@ -39,7 +39,7 @@ class Store(Protocol):
         """Write a value if the key is not there (``expected`` is empty), and return the value that is there now."""
 
 
-def check_ranks_agree(store: Store, run: Pass, *, loader: int, rank: int) -> None:
+def check_ranks_agree(store: KeyValueStore, run: Pass, *, loader: int, rank: int) -> None:
     """Write what this rank reads, and raise if a rank that wrote before reads something else.
 
     Nothing waits for other ranks: of two that differ, at least the later one raises. A rank compares with its

@@ -114,9 +114,9 @@ def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[Tra
         records = sessions_of(start.history, epoch)
     if records is None:
         raise ValueError(
-            f"The run does not know which ranks read epoch {epoch}: it was resumed from a state of an older release, "
-            "of uncounted items, or of readers that were not in step, or was resized very often. Pass ranks=n to "
-            "trace it as a run of n ranks from the beginning of that epoch."
+            f"The run does not know which ranks read epoch {epoch}: it was resumed from a state of uncounted "
+            "items, or of readers that were not in step, or was resized very often. Pass ranks=n to trace it as a run "
+            "of n ranks from the beginning of that epoch."
         )
     sessions = list(_rebuilt(plan.pipeline, State(epoch=epoch), records))
     if ranks is None and epoch == start.epoch and not _leads_to(sessions[-1].session, start):

@@ -38,7 +38,7 @@ from midepoch.counting.survey import Unit, cut_units, run_units
 from midepoch.errors import CacheMismatchError, NoDataError, SchemaMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import OrderStep, Shuffle, Slice, build_order
-from midepoch.order.selection import Deletes, Selection, Slices, Surveyed, TrainTestSplit
+from midepoch.order.selection import Deletes, Selection, Slices, Surveyed, TrainTestSplit, Without
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
@@ -57,7 +57,7 @@ READABLE = 0o644
 MANIFEST, FORMAT = "cache.json", 1
 ABANDONED_SECONDS = 3600.0
 """A temporary file of this age belongs to a killed process."""
-FIXED_STEPS = (Slice, Slices, Selection, Deletes, TrainTestSplit, Surveyed)
+FIXED_STEPS = (Slice, Slices, Selection, Deletes, TrainTestSplit, Surveyed, Without)
 """Steps of an order that choose the same rows in every epoch."""
 
 
@@ -98,14 +98,17 @@ def divide(pipeline: Pipeline) -> tuple[Pipeline, tuple[OrderStep, ...]]:
             raise ValueError(f"cache: {stage.name} makes items of several rows. Put {stage.name} after cache().")
     steps = source.steps
     fixed = next((number for number, step in enumerate(steps) if not isinstance(step, FIXED_STEPS)), len(steps))
+    # These name rows by their numbers in the files, which cached rows do not have.
+    left_out = [step for step in steps[fixed:] if isinstance(step, Without)]
+    later = tuple(step for step in steps[fixed:] if not isinstance(step, Without))
     if not source.uniform or pipeline.first_resizing is not None:
-        for step in steps[fixed:]:
+        for step in later:
             if type(step) is not Shuffle:
                 raise ValueError(
                     f"cache: {step.describe()['op']} after shuffle chooses rows before they are filtered, and a cache "
                     "has the rows after that. Use it before shuffle, or after cache()."
                 )
-    return Pipeline(source=replace(source, steps=steps[:fixed]), stages=pipeline.stages), steps[fixed:]
+    return Pipeline(source=replace(source, steps=(*steps[:fixed], *left_out)), stages=pipeline.stages), later
 
 
 class Contents(NamedTuple):

@@ -15,7 +15,8 @@ from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.cli import inspect
 from midepoch.cli.main import main
-from midepoch.dataset import file_rows
+from midepoch.dataset import file_rows, with_order_step
+from midepoch.order.selection import Slices
 
 MODULE = """
 import midepoch as me
@@ -240,6 +241,22 @@ def test_a_pipeline_is_printed_as_calls(pipelines, capsys, written):
     dataset = WRITTEN[written](me.read("web"), pipelines)
     next(iter(dataset))
     assert facts_of(capsys, dataset.state_dict())["code"] == written
+
+
+@pytest.mark.parametrize("order", [{"shuffle": True, "split_rows": 20}, {"shuffle_buffer_size": 30}])
+def test_states_of_shuffled_splits_are_read(pipelines, capsys, order):
+    loader, _ = me.StructuredDataset.create_dataloader("web", "parquet", batch_size=8, **order)
+    next(iter(loader))
+    facts = facts_of(capsys, loader.state_dict(), "--data", "web")
+    assert (facts["done"], facts["total"], facts["fits"]) == (8, ROWS["web"], True)
+    assert "pass --pipeline" in facts["why_not_next"]
+
+
+def test_the_rows_of_a_split_expression_are_counted(pipelines, capsys):
+    rows = with_order_step(me.read("web"), "split", Slices(intervals=((10, 40), (60, 150))))
+    next(iter(rows))
+    facts = facts_of(capsys, rows.state_dict(), "-n", 1, "--data", "web")
+    assert (facts["done"], facts["total"], facts["next"]) == (1, 120, [{"file": "part-0.parquet", "row": 11}])
 
 
 def test_a_long_pipeline_has_a_line_for_each_stage(pipelines, capsys):

@@ -141,6 +141,21 @@ def test_fixed_steps_choose_the_rows_that_are_cached(folder, tmp_path):
     assert cached == [ids(train.filter(is_even)), ids(test.filter(is_even))]
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda rows: rows,
+        lambda rows: rows.skip(10),
+        lambda rows: rows.skip(10).shuffle(seed=1),
+        lambda rows: rows.select([3, 20, 5, 9, 30]),
+        lambda rows: rows.filter(lambda row: row["id"] % 3),
+    ],
+)
+def test_rows_that_are_left_out_are_not_cached(folder, tmp_path, build):
+    rows = build(me.read(folder)).without([("0.arrow", 3), ("1.arrow", 0)])
+    assert sorted(row["id"] for row in rows.cache(tmp_path / "cache")) == sorted(row["id"] for row in rows)
+
+
 def test_steps_after_a_shuffle_stay_if_no_row_is_filtered(folder, tmp_path):
     dataset = me.read(folder).shuffle(seed=1, level="row").take(13).map(tokenise)
     assert list(dataset.cache(tmp_path / "cache")) == list(dataset)

@@ -54,7 +54,7 @@ class PackStage(Stage):
         return None
 
 
-class Plan(NamedTuple, Generic[Layout]):
+class PackPlan(NamedTuple, Generic[Layout]):
     """Packs that are planned, and the documents that they need."""
 
     documents: I64
@@ -73,7 +73,7 @@ class PlannedPacks(Groups, Generic[Layout]):
         self._spec, self._context, self._reader = spec, context, DocumentReader(spec, context)
 
     @abstractmethod
-    def _plans_of(self, numbers: I64) -> Iterable[Plan[Layout]]:
+    def _plans_of(self, numbers: I64) -> Iterable[PackPlan[Layout]]:
         """The plans that make these packs together; none if there are no numbers."""
 
     def _planned(self, opened: Any, wanted: Wanted, first: I64) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
@@ -84,7 +84,7 @@ class PlannedPacks(Groups, Generic[Layout]):
         """
         for check in self._own_numbers[1:]:
             compare_check(check, self._inputs.keys(first), self._spec.number, self._context)
-        begun: deque[Plan[Layout]] = deque()
+        begun: deque[PackPlan[Layout]] = deque()
 
         def documents() -> Iterator[I64]:
             for numbers in wanted:
@@ -98,7 +98,7 @@ class PlannedPacks(Groups, Generic[Layout]):
         flow = self._inputs.flow(opened, documents())
         return flow, self._read(flow, begun)
 
-    def _read(self, flow: Flow, begun: deque[Plan[Layout]]) -> Iterator[tuple[Layout, Documents]]:
+    def _read(self, flow: Flow, begun: deque[PackPlan[Layout]]) -> Iterator[tuple[Layout, Documents]]:
         """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
         waiting: list[RowRun] = []
         for run in self._reader.runs(flow, lambda items: len(items) == len(begun[0].documents)):
@@ -110,7 +110,7 @@ class PlannedPacks(Groups, Generic[Layout]):
                 yield plan.layout, documents
                 waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
 
-    def _compare_lengths(self, plan: Plan[Layout], lengths: I64) -> None:
+    def _compare_lengths(self, plan: PackPlan[Layout], lengths: I64) -> None:
         """Raise if a document does not have the length that the survey says."""
         for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
             end = self._spec.eos is not None

@@ -31,8 +31,8 @@ from midepoch.stages.flow import (
 from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec, join_documents
 from midepoch.stages.pack.packs import (
     NO_TOKENS,
+    PackPlan,
     PackStage,
-    Plan,
     PlannedPacks,
     is_ragged,
     not_left_out,
@@ -209,11 +209,11 @@ class PlannedStream(PlannedPacks[Packs]):
             cursors = np.zeros((len(layout), 1), np.int64)
             yield from stack_packs(documents, layout, cursors, None, self._spec, self._context)
 
-    def _plans_of(self, numbers: I64) -> Iterator[Plan[Packs]]:
+    def _plans_of(self, numbers: I64) -> Iterator[PackPlan[Packs]]:
         if len(numbers):
             yield self._plan(numbers)
 
-    def _plan(self, numbers: I64) -> Plan[Packs]:
+    def _plan(self, numbers: I64) -> PackPlan[Packs]:
         """The documents that hold the tokens of these packs."""
         self.has(int(numbers[-1]) + 1)
         starts = self._delivered + numbers * self._spec.length
@@ -230,7 +230,7 @@ class PlannedStream(PlannedPacks[Packs]):
             all_lengths.append(lengths[inside])
             all_ends.append(ends[inside])
         lengths = np.concatenate(all_lengths)
-        return Plan(np.concatenate(documents), lengths, cut(lengths, np.concatenate(all_ends), starts, stops))
+        return PackPlan(np.concatenate(documents), lengths, cut(lengths, np.concatenate(all_ends), starts, stops))
 
     def inputs_of(self, numbers: I64) -> Pieces:
         documents, _, layout = self._plan(numbers)

@@ -20,8 +20,8 @@ from midepoch.stages.flow import Context, Flow, Idle, SingleItem, keys_inside, r
 from midepoch.stages.pack.documents import DocumentReader
 from midepoch.stages.pack.packs import (
     NO_TOKENS,
+    PackPlan,
     PackStage,
-    Plan,
     PlannedPacks,
     make_packs,
     not_left_out,
@@ -148,7 +148,7 @@ class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
         )
         return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
 
-    def _plans_of(self, numbers: I64) -> Iterator[Plan[tuple[Packs, list[int]]]]:
+    def _plans_of(self, numbers: I64) -> Iterator[PackPlan[tuple[Packs, list[int]]]]:
         """For each window of these packs, their documents, layout and keys. Windows are asked for in order."""
         for group, in_group in self._by_group(numbers):
             (layout, lengths), counted = self._plan(group), self._ends[group] - self._before(group)
@@ -160,7 +160,7 @@ class PlannedWindows(PlannedPacks[tuple[Packs, list[int]]]):
             layout = layout.select(in_group)
             documents, inside = np.unique(layout.documents, return_inverse=True)
             of_packs = replace(layout, documents=inside), self._keys(group, in_group).tolist()
-            yield Plan(group * self._size + documents, lengths[documents], of_packs)
+            yield PackPlan(group * self._size + documents, lengths[documents], of_packs)
 
     def inputs_of(self, numbers: I64) -> Pieces:
         pieces = [Pieces(*[numbers[:0]] * 4)]
