@@ -128,12 +128,12 @@ class Loader(torch.utils.data.DataLoader[Item]):
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
-    by 32 MiB (more if it makes larger windows at once), or by about ``prefetch_factor`` batches if that is set.
+    by 32 MiB, or by about ``prefetch_factor`` batches if that is set.
 
-    With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied on a CUDA
-    stream of their own while the loop works on the batch before, straight from the memory that the workers share, which
-    is pinned: ``pin_memory`` and ``.to(device)`` are not needed. Tensors are looked for in mappings, lists, tuples and
-    dataclasses; other objects are asked by their method ``to``. The state counts what the loop received, as always.
+    With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied from
+    pinned memory on a CUDA stream of their own while the loop works on the batch before: ``pin_memory`` and
+    ``.to(device)`` are not needed. Tensors are looked for in mappings, lists, tuples and dataclasses; other objects are
+    asked by their method ``to``. The state counts what the loop received, as always.
 
     A copy of a Loader starts where the next loop of the Loader would, with a position and workers of its own.
     ``set_epoch`` of its own ``dataset`` reaches it; after ``deepcopy`` and ``pickle`` that is a copy too.
