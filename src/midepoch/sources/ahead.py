@@ -30,6 +30,7 @@ from midepoch.formats import EMPTY, FORMATS
 from midepoch.formats.arrow import holds_dictionary
 from midepoch.index.index import Index
 from midepoch.order.orders import Order
+from midepoch.order.windows import distinct
 from midepoch.sources.blocks import CURRENT_READS, Data, FileBlocks
 from midepoch.sources.source import ReadCounts
 from midepoch.stages.flow import RowRun
@@ -332,7 +333,7 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
     places = None if (np.diff(numbers) > 0).all() else np.argsort(numbers)
     rising = numbers if places is None else numbers[places]
     blocks, bounds = blocks_of(opened.view.block_starts, rising)
-    files = np.unique(np.searchsorted(opened.view.first_blocks, blocks, "right") - 1).tolist()
+    files = distinct(np.searchsorted(opened.view.first_blocks, blocks, "right") - 1).tolist()
     for file in files:
         opened.blocks.index.check(file)  # before too: a map of a truncated file cannot be read
     mapped = "; ".join(opened.view.path(file) for file in files if opened.blocks.views[file])
@@ -355,7 +356,7 @@ def _gathered(
     """The rows of blocks, put at their ``places``; None if they stay in file order."""
     starts = opened.view.block_starts
     if places is None:
-        cuts = np.union1d(np.flatnonzero(np.diff(rising) != 1) + 1, bounds).tolist()
+        cuts = distinct(np.sort(np.append(np.flatnonzero(np.diff(rising) != 1) + 1, bounds))).tolist()
         if (len(cuts) - 2) * SLICE_ROWS <= len(rising):
             slices = []
             for begin, end in pairwise(cuts):
