@@ -1,4 +1,4 @@
-"""Feed PyTorch from Arrow and Parquet files in place, and stop and resume at any row."""
+"""Feed PyTorch from Arrow, Parquet, JSON and CSV files in place, and stop and resume at any row."""
 
 import sys
 from importlib import import_module

@@ -128,7 +128,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
-    by 32 MiB (more if it makes larger windows at once), or by about ``prefetch_factor`` batches if that is set.
+    by 32 MiB, or by about ``prefetch_factor`` batches if that is set.
 
     With ``device="cuda"``, or any other device of torch, the tensors of a batch arrive there. They are copied from
     pinned memory, on a CUDA stream of their own, while the loop works on the batch before: ``pin_memory`` and

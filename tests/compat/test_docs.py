@@ -121,12 +121,37 @@ def test_every_code_of_a_guarantee_is_in_the_name_of_a_test():
     assert set(rows) | set(brackets) <= tested
 
 
-def test_how_it_works_has_a_row_for_each_layer_that_imports_may_not_cross():
+def tree_of_how_it_works():
+    """The entries of its tree: the number of a layer or "", a package or module, and the modules that it names."""
+    tree = (ROOT / "docs" / "how-it-works.md").read_text().partition("## The code: ten layers")[2].split("```")[1]
+    for entry in re.split(r"\n(?=[ \d]{4}\S)", tree)[1:]:
+        number, name = re.match(r" *(\d*) +([\w/]+)", entry).groups()
+        yield number, name, re.findall(r"\w+", entry.partition("\n")[2])
+
+
+def test_the_tree_of_how_it_works_has_every_module():
+    for _, name, modules in tree_of_how_it_works():
+        if name.endswith("/"):
+            inside = {
+                path.stem
+                for path in (SOURCE / name).iterdir()
+                if path.suffix == ".py" or (path / "__init__.py").exists()
+            }
+            assert sorted(modules) == sorted(inside - {"__init__"}), name
+        else:
+            assert (SOURCE / f"{name}.py").exists()
+
+
+def test_the_tree_of_how_it_works_has_the_layers_that_imports_may_not_cross():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    page = (ROOT / "docs" / "how-it-works.md").read_text()
-    rows = [re.findall(r"`(\w+)`", first) for first in re.findall(r"^\| \d+ (`[^|]*)\|", page, re.MULTILINE)]
-    assert [sorted(names) for names in rows] == [sorted(re.findall(r"\w+", layer)) for layer in layers]
+    named = []
+    for number, name, _ in tree_of_how_it_works():
+        if number:
+            named.append([])
+        if name.rstrip("/").count("/") == 0:
+            named[-1].append(name.rstrip("/"))
+    assert [sorted(names) for names in named] == [sorted(re.findall(r"\w+", layer)) for layer in layers]
 
 
 def quotes():

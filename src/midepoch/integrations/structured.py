@@ -41,6 +41,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.appended import generations, ranges_of
 from midepoch.sources.files import FileRows
 from midepoch.storage.listing import PathSpec, find
+from midepoch.storage.shared_listing import find_once
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured_loader import Measure, StructuredLoader
@@ -188,7 +189,8 @@ class StructuredDataset(FrontDoor):
         table = TableOptions(**given(arguments, TableOptions) | {"output_format": form})
         read = ReadOptions(**given(arguments, ReadOptions), **options)
         assert path is not None
-        found = find(path, storage_options, suffixes=file_suffixes(format))
+        find_files = find_once if read.shared_listing else find
+        found = find_files(path, storage_options, suffixes=file_suffixes(format))
         rows = self._arranged(read.open(found), table)
         if output_format == "dict":  # said by the user, so it holds for the batches of a Loader too
             rows = rows.with_format("python")
@@ -246,10 +248,10 @@ class StructuredDataset(FrontDoor):
         default from ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
         terminal, drawn every ``progress_interval_sec`` seconds.
 
-        ``storage_options``, and ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
-        ``executor`` among the ``options``, are those of :func:`midepoch.read`. ``num_workers`` and all other
-        ``options``, such as ``even``, ``drop_last``, ``pin_memory`` or ``persistent_workers``, are those of
-        :class:`midepoch.Loader`.
+        ``storage_options``, and ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``max_record_bytes``,
+        ``trust_shared``, ``executor`` and ``shared_listing`` among the ``options``, are those of :func:`midepoch.read`.
+        ``num_workers`` and all other ``options``, such as ``even``, ``drop_last``, ``pin_memory`` or
+        ``persistent_workers``, are those of :class:`midepoch.Loader`.
         """
         own = given({**locals(), **options}, ReadOptions, TableOptions)
         dataset = cls(path, **own)

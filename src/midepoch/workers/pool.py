@@ -1,7 +1,7 @@
 """The workers of a Loader: how the main process starts them, and receives what they send.
 
-Workers take a rank's turns in parallel, one turn of each worker after the other, and send, with each item, the cursor
-after it. A worker sends an empty turn, at a lane that has run out, without an item, which keeps the workers in step.
+Workers take a rank's turns in parallel, one turn of each worker after the other. If items are not counted, each comes
+with the cursor after it, and a turn at a lane that has run out is empty, which keeps the workers in step.
 :mod:`midepoch.workers.process` has what a worker runs.
 """
 

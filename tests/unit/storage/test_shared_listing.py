@@ -2,6 +2,7 @@
 
 import pytest
 
+import midepoch as me
 from midepoch.errors import NoDataError
 from midepoch.formats import file_suffixes
 from midepoch.storage import listing as listings
@@ -75,6 +76,16 @@ def test_one_listing_serves_all_ranks_and_each_call_has_its_own(group, listed, f
     assert len(listed) == 2
     assert not caplog.records
     assert found_by(2, first[0]) is first[0]
+
+
+@pytest.mark.parametrize("open_files", [me.read, me.StructuredDataset])
+def test_ways_to_open_files_list_once(group, listed, monkeypatch, caplog, open_files):
+    url = put_rows()
+    for rank in range(4):
+        monkeypatch.setattr(shared_listing, "launched_rank", lambda rank=rank: (rank, 4))
+        assert len(open_files(url, shared_listing=True)) > 0
+    assert len(listed) == 1
+    assert not caplog.records
 
 
 def test_a_rank_that_gets_no_listing_lists_itself(group, listed, found_by, caplog):
