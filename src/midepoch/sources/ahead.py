@@ -61,6 +61,8 @@ SLICE_ROWS = 64
 """Adjacent rows are sliced if this many or more lie together on average; fewer are picked one by one."""
 MAX_ARRAYS = 64
 """How many arrays of wanted positions are put together, at most: who makes them must not get too far ahead."""
+FIRST_STEPS = 8
+"""How many steps of local files are planned at first: it is not known yet how much their blocks grow in memory."""
 MAX_STEPS = 64
 """How many steps of a lane are planned, at most."""
 MADE_BYTES = 32 << 20
@@ -421,7 +423,7 @@ class LaneRows:
         self._windows = order.piece_starts("block")
         self._planned: deque[Step] = deque()
         # Rows of mapped files are there at once, so the first of them waits for nothing else.
-        self._most_planned = MAX_STEPS if opened.decodes else 1
+        self._most_planned = MAX_STEPS if opened.is_remote else FIRST_STEPS if opened.decodes else 1
         self._is_known = True
         """False if the next positions are not known before all planned rows are handed on, or if there are none."""
         self._until: dict[int, int] = {}
@@ -442,8 +444,9 @@ class LaneRows:
                 self._release(int(self._planned[0].positions[0]))
                 self._make_ahead()
                 made = self._made(self._planned[0])
-                self._plan(steps)
-                self._make_ahead()
+                if self._opened.decodes:
+                    self._plan(steps)
+                    self._make_ahead()
                 yield from self._runs_of(self._planned[0], made, most_rows)
                 self._planned.popleft()
         finally:
