@@ -222,7 +222,9 @@ class OpenFiles:
                 group.set_exception(error)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Drop blocks that no other lane holds."""
+        """Drop blocks that no other lane holds. Not in a forked process, where locks of futures may be held forever."""
+        if self._process != os.getpid():
+            return
         for number in numbers:
             block = self._held[number]
             block.users -= 1
