@@ -372,8 +372,9 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
             raise
         half = len(numbers) // 2
         return [*make_rows(opened, numbers[:half]), *make_rows(opened, numbers[half:])]
-    for file in files:
-        opened.blocks.index.check(file)
+    finally:
+        for file in files:
+            opened.blocks.index.check(file)  # also after an error: a file that is being rewritten looks broken
     return [batch]
 
 

@@ -422,6 +422,23 @@ def test_nothing_is_delivered_of_a_file_that_changed_while_it_was_read_or_copied
     opened.close()
 
 
+def test_a_mapped_file_that_looks_broken_because_it_changed_is_reported_as_changed(tmp_path, monkeypatch):
+    path = write_numbers(tmp_path / "a.arrow", 0, 400, rows=40)
+    opened, order, _ = opened_of(open_index(path))
+    view_of = opened.blocks.view_of
+
+    def change_and_view(number):
+        if number == 3:
+            os.utime(path, ns=(0, 0))
+            raise DataFormatError("a.arrow is broken at byte 7")
+        return view_of(number)
+
+    monkeypatch.setattr(opened.blocks, "view_of", change_and_view)
+    with pytest.raises(DataChangedError, match=r"a\.arrow was changed while it was in use"):
+        list(LaneRows(opened, order).runs(iter([np.arange(400)])))
+    opened.close()
+
+
 def test_an_error_of_a_thread_reaches_the_loop_after_the_rows_before_it(row_groups, monkeypatch):
     make = ahead.make_rows
 
