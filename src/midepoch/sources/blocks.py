@@ -76,6 +76,8 @@ class FileBlocks:
         self._lock = Lock()
         self._open_files: dict[int, _OpenFile] = {}
         self._views: dict[int, tuple[Data, int]] = {}
+        self._made: dict[int, list[str]] = {}
+        """For each schema of files, the columns that are no views."""
         self._made_bytes = 0
         self.hits = self.misses = 0
         """How many blocks were in the cache, and how many were not."""
@@ -107,7 +109,7 @@ class FileBlocks:
         with CURRENT_READS.noted(self._name(file, block)):
             data = self._reader(file).read(block)
         self._check_rows(data, file, block)
-        made = sum(data.column(field.name).nbytes for field in self.wanted if not self._is_stored(file, field))
+        made = sum(data.column(name).nbytes for name in self._made_columns(file))
         with self._lock:
             while self._views and (len(self._views) >= MAX_VIEWS or self._made_bytes + made > MADE_BYTES):
                 self._made_bytes -= self._views.pop(next(iter(self._views)))[1]
@@ -116,9 +118,15 @@ class FileBlocks:
                 self._made_bytes += made
         return data
 
-    def _is_stored(self, file: int, field: pa.Field) -> bool:
-        """True if a file has a column with this type, so that it can be viewed."""
-        own, name = self.view.schemas[file], self.index.stored_name(file, field.name)
+    def _made_columns(self, file: int) -> list[str]:
+        """The wanted columns that are no views: the file lacks them, or has them with another type."""
+        own, number = self.view.schemas[file], self.view.schema_numbers[file]
+        if number not in self._made:
+            self._made[number] = [field.name for field in self.wanted if not self._is_stored(file, own, field)]
+        return self._made[number]
+
+    def _is_stored(self, file: int, own: pa.Schema | None, field: pa.Field) -> bool:
+        name = self.index.stored_name(file, field.name)
         if own is None or name not in own.names or field.name in self.index.constants(file):
             return False
         return bool(own.field(name).type == field.type)
