@@ -348,8 +348,6 @@ def _words(error: Exception | None) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-log = logging.getLogger("midepoch")
-
 QUIET_SECONDS = 2.0
 """Shorter work shows nothing."""
 EVERY_SECONDS = 0.2

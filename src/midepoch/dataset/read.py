@@ -84,7 +84,7 @@ class ReadOptions:
             raise ValueError(f"partitioning is {self.partitioning!r}; it can be 'hive', or left out.")
         if self.schema is not None and self.schema != "union" and not isinstance(self.schema, pa.Schema):
             raise ValueError(f"schema is {self.schema!r}; it can be 'union', a pyarrow.Schema, or left out.")
-        _ = self.most_record_bytes
+        _ = self.most_record_bytes, self.fetch
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], **others: Any) -> Self:
@@ -97,6 +97,11 @@ class ReadOptions:
         if self.max_record_bytes is None:
             return NO_LIMIT
         return check_integer("max_record_bytes", parse_size("max_record_bytes", self.max_record_bytes), least=1)
+
+    @property
+    def fetch(self) -> Fetch:
+        """How remote files are fetched."""
+        return Fetch.of(self.read_ahead, self.cache_dir, self.cache_bytes, trust_shared=self.trust_shared)
 
     def index(self, source: PathSpec | Listing) -> Index:
         """The index of files, with the schema and the partitions that were asked for."""
@@ -122,8 +127,8 @@ class ReadOptions:
 
     def rows(self, index: Index) -> FileRows:
         """The rows of an index."""
-        fetch = Fetch.of(self.read_ahead, self.cache_dir, self.cache_bytes, trust_shared=self.trust_shared)
-        rows = FileRows(index=index, columns=None if self.columns is None else tuple(self.columns), fetch=fetch)
+        columns = None if self.columns is None else tuple(self.columns)
+        rows = FileRows(index=index, columns=columns, fetch=self.fetch)
         _ = rows.schema  # raises now, not at the first row, if the files disagree
         if self.filters is None:
             return rows

@@ -1,6 +1,5 @@
 """Reading: this process takes a reader's turns at its lanes."""
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -22,8 +21,6 @@ from midepoch.sources.source import OpenSource
 from midepoch.stages.counted import hashes_of
 from midepoch.stages.flow import Flow, ItemRun
 from midepoch.values.row_items import RowItems, RowRounds
-
-log = logging.getLogger("midepoch")
 
 
 def take_turns(

@@ -1,7 +1,6 @@
 """A pipeline: everything that decides which items there are, nothing about who reads. And its lanes in one epoch."""
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -24,8 +23,6 @@ from midepoch.stages.flow import Context, Flow, PackCounts
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stage import Call, Stage, cursor_numbers, why_no_survey
 from midepoch.values.features import with_field_features
-
-log = logging.getLogger("midepoch")
 
 StageKind = TypeVar("StageKind", bound=Stage)
 COUNTS_FORMAT = 1

@@ -224,7 +224,9 @@ class OpenFiles:
                 group.set_exception(error)
 
     def release(self, numbers: Iterable[int]) -> None:
-        """Drop blocks that no other lane holds."""
+        """Drop blocks that no other lane holds. Not in a forked process, where locks of futures may be held forever."""
+        if self._process != os.getpid():
+            return
         for number in numbers:
             block = self._held[number]
             block.users -= 1
@@ -372,8 +374,9 @@ def make_rows(opened: OpenFiles, numbers: I64) -> list[pa.RecordBatch]:
             raise
         half = len(numbers) // 2
         return [*make_rows(opened, numbers[:half]), *make_rows(opened, numbers[half:])]
-    for file in files:
-        opened.blocks.index.check(file)
+    finally:
+        for file in files:
+            opened.blocks.index.check(file)  # also after an error: a file that is being rewritten looks broken
     return [batch]
 
 

@@ -20,6 +20,8 @@ Data: TypeAlias = "pa.Table | pa.RecordBatch"
 MAX_OPEN_FILES = 256
 MAX_VIEWS = 4096
 """How many views of mapped blocks are kept. They take no memory, but time to make."""
+MADE_BYTES = 256 << 20
+"""The bytes of their columns that are made: cast to the type of the dataset, or added to what the file has."""
 
 
 class CurrentReads:
@@ -73,7 +75,10 @@ class FileBlocks:
         self.wanted, self._cache = wanted, cache if self.is_remote else None
         self._lock = Lock()
         self._open_files: dict[int, _OpenFile] = {}
-        self._views: dict[int, Data] = {}
+        self._views: dict[int, tuple[Data, int]] = {}
+        self._made: dict[int, list[str]] = {}
+        """For each schema of files, the columns that are no views."""
+        self._made_bytes = 0
         self.hits = self.misses = 0
         """How many blocks were in the cache, and how many were not."""
         self.fetched = self.decoded = 0.0  # seconds of all threads
@@ -98,17 +103,33 @@ class FileBlocks:
 
     def view_of(self, number: int) -> Data:
         """A block as a view of its file, which the caller checks after rows were copied."""
-        data = self._views.get(number)
-        if data is None:
-            file, block = self.view.block(number)
-            with CURRENT_READS.noted(self._name(file, block)):
-                data = self._reader(file).read(block)
-            self._check_rows(data, file, block)
-            with self._lock:
-                while len(self._views) >= MAX_VIEWS:
-                    del self._views[next(iter(self._views))]
-                self._views[number] = data
+        if (kept := self._views.get(number)) is not None:
+            return kept[0]
+        file, block = self.view.block(number)
+        with CURRENT_READS.noted(self._name(file, block)):
+            data = self._reader(file).read(block)
+        self._check_rows(data, file, block)
+        made = sum(data.column(name).nbytes for name in self._made_columns(file))
+        with self._lock:
+            while self._views and (len(self._views) >= MAX_VIEWS or self._made_bytes + made > MADE_BYTES):
+                self._made_bytes -= self._views.pop(next(iter(self._views)))[1]
+            if number not in self._views:
+                self._views[number] = data, made
+                self._made_bytes += made
         return data
+
+    def _made_columns(self, file: int) -> list[str]:
+        """The wanted columns that are no views: the file lacks them, or has them with another type."""
+        own, number = self.view.schemas[file], self.view.schema_numbers[file]
+        if number not in self._made:
+            self._made[number] = [field.name for field in self.wanted if not self._is_stored(file, own, field)]
+        return self._made[number]
+
+    def _is_stored(self, file: int, own: pa.Schema | None, field: pa.Field) -> bool:
+        name = self.index.stored_name(file, field.name)
+        if own is None or name not in own.names or field.name in self.index.constants(file):
+            return False
+        return bool(own.field(name).type == field.type)
 
     def read(self, numbers: Sequence[int]) -> dict[int, Data]:
         """Blocks of one file, fetched together. They are of the version that was indexed."""

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from midepoch._common.checks import Size, check_integer, parse_size
+from midepoch._common.files import OPEN_FILES
 from midepoch.errors import MidepochError, NoDataError, NotAllowedError
 from midepoch.storage.fsspec import AllowedRedirects
 from midepoch.storage.fsspec import origin_of as _origin
@@ -14,7 +15,6 @@ from midepoch.storage.store import Store
 from midepoch.storage.urls import check_plain, is_url, local_path
 
 MAX_FILE_BYTES = "1GiB"
-OPEN_FILES = "/proc/self/fd"
 
 
 class NamedFiles:

@@ -60,6 +60,7 @@ AWS, GCS = "https://s3.amazonaws.com", "https://storage.googleapis.com"
 GCS_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 ACCOUNT_HOST = re.compile(r"([^.@/]+)\.(?:dfs|blob)\.core\.windows\.net")
 REGION_SECONDS = 10.0
+THREADS = Path("/proc/self/task")
 
 
 _process_of_threads: int | None = None
@@ -74,7 +75,9 @@ def _note_threads() -> None:
 
 def _threads() -> Iterator[str]:
     """The names of the threads of this process, also of those that Python does not know."""
-    for path in Path("/proc/self/task").glob("*/comm"):
+    if not THREADS.is_dir():  # no system but Linux tells: there may be some
+        yield "tokio"
+    for path in THREADS.glob("*/comm"):
         with contextlib.suppress(OSError):  # it has just ended
             yield path.read_text()
 
@@ -158,7 +161,7 @@ def _s3(bucket: str, options: Mapping[str, Any]) -> OpenStore:
     endpoint, is_virtual = options.get("endpoint"), bool(options.get("force_virtual_addressing"))
     provider = None if options.get("anonymous") else _s3_credentials(options)
     region = options.get("region") or aws_region() or getattr(provider, "config", {}).get("region")
-    region = region or ("us-east-1" if endpoint else _region(bucket))
+    region = region or ("us-east-1" if endpoint else _region(bucket, options.get("proxy")))
     if endpoint is None and aws_endpoint(even_if_ignored=True) is not None:  # obstore would use the ignored one
         endpoint = f"https://s3.{region}.amazonaws.com"
     config: Any = {
@@ -174,13 +177,15 @@ def _s3(bucket: str, options: Mapping[str, Any]) -> OpenStore:
     return lambda _, **limits: S3Store(bucket, config=config, credential_provider=provider, **limits)
 
 
-def _region(bucket: str) -> str:
+def _region(bucket: str, proxy: str | None) -> str:
     """The region of a bucket of AWS. Every answer names it, a refusal too."""
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen  # loads modules that few need
+    from urllib.request import ProxyHandler, Request, build_opener  # loads modules that few need
 
+    proxies = None if proxy is None else {"http": proxy, "https": proxy}  # None: those of the environment
+    request = Request(f"{AWS}/{quote(bucket)}", method="HEAD")
     try:
-        with urlopen(Request(f"{AWS}/{quote(bucket)}", method="HEAD"), timeout=REGION_SECONDS) as answer:
+        with build_opener(ProxyHandler(proxies)).open(request, timeout=REGION_SECONDS) as answer:
             headers = answer.headers
     except HTTPError as error:
         headers = error.headers

@@ -18,8 +18,6 @@ LONG_BYTES = 512
 FLAT = {*DTYPES, *(kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.bool_()))}
 """The ids of types without fields, which most columns have: comparing ids is faster than asking a type what it is."""
 
-LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id}
-
 
 def take(data: Data, indices: I64) -> Data:
     """The rows at ``indices``, in that order."""

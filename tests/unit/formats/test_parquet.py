@@ -23,6 +23,20 @@ def test_a_block_that_cannot_be_decoded_names_the_file(tmp_path):
         list(me.read(path))
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_page_checksums_are_compared_where_they_were_written(tmp_path, is_checked):
+    path, options = tmp_path / "a.parquet", {"compression": "none", "use_dictionary": False}
+    pq.write_table(pa.table({"x": ["unlikely"] * 2000}), path, write_page_checksum=is_checked, **options)
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(b"unlikely", 2000)] = ord("U")
+    path.write_bytes(damaged)
+    if is_checked:
+        with pytest.raises(me.DataFormatError, match=r"row group 0 cannot be decoded: .*CRC"):
+            list(me.read(path))
+    else:
+        assert {row["x"] for row in me.read(path)} == {"Unlikely", "unlikely"}
+
+
 def test_threads_that_read_a_file_side_by_side_never_share_a_reader(tmp_path, monkeypatch):
     """Arrow would crash. Readers that are idle are used again."""
     path = write_numbers(tmp_path / "a.parquet", 0, 40, "parquet", rows=4)

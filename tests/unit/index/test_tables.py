@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
+from midepoch.dataset import file_rows
 from midepoch.formats import Block
 from midepoch.index.tables import BLOCK_ROWS, MOST_BLOCKS, NumberIndex, TableIndex
 
@@ -112,7 +113,7 @@ def test_so_many_rows_that_their_blocks_would_not_fit_open_at_once():
 
     dataset = me.from_indexable(Squares())
     assert len(dataset) == 10**10
-    assert len(dataset.file_rows("").index.view.block_rows) <= MOST_BLOCKS
+    assert len(file_rows(dataset, "").index.view.block_rows) <= MOST_BLOCKS
     assert next(iter(dataset.skip(10**10 - 1))) == (10**10 - 1) ** 2
     rows = iter(dataset.shuffle(seed=1, level="row"))
     first = [next(rows) for _ in range(3)]

@@ -24,8 +24,9 @@ from midepoch.index.build import open_index
 from midepoch.order.orders import Sequential, Shuffle, Slice
 from midepoch.sources import ahead, blocks
 from midepoch.sources.ahead import LaneRows, OpenFiles, StepSizes
+from midepoch.sources.blocks import FileBlocks
 from midepoch.sources.files import FileRows
-from midepoch.storage.block_cache import Fetch
+from midepoch.storage.block_cache import BlockCache, Fetch
 from midepoch.storage.local import PROCESS_MAPS
 from midepoch.values.take import gather
 from objects import find
@@ -424,6 +425,23 @@ def test_nothing_is_delivered_of_a_file_that_changed_while_it_was_read_or_copied
     opened.close()
 
 
+def test_a_mapped_file_that_looks_broken_because_it_changed_is_reported_as_changed(tmp_path, monkeypatch):
+    path = write_numbers(tmp_path / "a.arrow", 0, 400, rows=40)
+    opened, order, _ = opened_of(open_index(path))
+    view_of = opened.blocks.view_of
+
+    def change_and_view(number):
+        if number == 3:
+            os.utime(path, ns=(0, 0))
+            raise DataFormatError("a.arrow is broken at byte 7")
+        return view_of(number)
+
+    monkeypatch.setattr(opened.blocks, "view_of", change_and_view)
+    with pytest.raises(DataChangedError, match=r"a\.arrow was changed while it was in use"):
+        list(LaneRows(opened, order).runs(iter([np.arange(400)])))
+    opened.close()
+
+
 def test_an_error_of_a_thread_reaches_the_loop_after_the_rows_before_it(row_groups, monkeypatch):
     make = ahead.make_rows
 
@@ -474,6 +492,25 @@ def test_closing_does_not_wait_for_a_store_that_does_not_answer(monkeypatch):
     assert isinstance(group.exception(30), AttributeError)  # the stalled one returns no reader
 
 
+@pytest.mark.parametrize("forged", [{"x": range(7)}, {"x": range(3), "y": range(3)}, {"y": range(3)}])
+def test_a_cached_block_that_does_not_fit_the_index_is_fetched(tmp_path, forged):
+    index, cache = remote_index("forged"), BlockCache(tmp_path, 1 << 30)
+    first, again = (FileBlocks(index, index.schema(None), cache) for _ in range(2))
+    expected = first.read([0])[0]
+    cache.put(first._key(*index.view.block(0)), pa.table(forged))
+    assert again.read([0])[0].equals(expected)
+    assert (again.hits, again.misses) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_a_block_with_other_rows_than_the_index_says_is_an_error(tmp_path, monkeypatch, kind):
+    index = open_index(write(tmp_path / "a", numbers(0, 10), kind), index_dir=tmp_path / "index")
+    monkeypatch.setattr(index.view, "block_rows", np.array([1 << 40]))
+    opened = OpenFiles(index, index.schema(None), 1)
+    with pytest.raises(DataChangedError, match=r"block 0 has 10 rows, and the index says 1,099.* Delete the index, "):
+        opened.data(0)
+
+
 @pytest.mark.parametrize(("read_ahead", "least", "most"), [(0, 1, 1), (1, 2, 2), (1 << 20, 12, 20)])
 def test_blocks_of_a_store_are_requested_ahead_as_far_as_asked_for(read_ahead, least, most):
     index = remote_index("asked", 20)
@@ -495,6 +532,29 @@ def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(
         answer = in_a_forked_process(lambda: (opened.close(), list(runs)))
     assert "StaleIteratorError: This iterator was started in process" in answer
     assert len(list(runs)) > 100
+    opened.close()
+
+
+def test_a_forked_process_does_not_wait_for_a_block_that_a_thread_of_its_parent_finishes(row_groups):
+    opened, order, _ = opened_of(file_rows(row_groups, "test").index)
+    opened.sizes = StepSizes(16, 16, 1)
+    runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
+    next(runs)
+    lock, is_held, is_over = next(iter(opened._held.values())).group._condition, threading.Event(), threading.Event()
+
+    def hold():  # as a thread does that has read the block
+        with lock:
+            is_held.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_held.wait(60)
+    try:
+        assert "StaleIteratorError" in in_a_forked_process(lambda: list(runs))
+    finally:
+        is_over.set()
+        thread.join()
     opened.close()
 
 
@@ -664,6 +724,25 @@ def test_threads_may_look_at_more_blocks_than_are_kept(tmp_path, monkeypatch):
     finally:
         sys.setswitchinterval(interval)
     assert len(opened.blocks._views) == len(opened.blocks._open_files) == 1
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [({}, 0), ({"schema": pa.schema([("x", pa.int64())])}, 160), ({"partitioning": "hive"}, 160)],
+)
+def test_few_bytes_of_columns_that_are_no_views_are_kept(tmp_path, monkeypatch, options, made):
+    monkeypatch.setattr(blocks, "MADE_BYTES", 2 * made)
+    (tmp_path / "year=2026").mkdir()
+    for file in range(5):
+        batch = pa.record_batch({"x": pa.array(range(20 * file, 20 * file + 20), pa.int32())})
+        write(tmp_path / "year=2026" / f"{file}.arrow", [batch], "stream")
+    rows = file_rows(me.read(tmp_path, **options), "test")
+    opened = rows.open(1)
+    found = [opened.blocks.view_of(number)["x"].to_pylist() for number in (*range(5), 0)]
+    assert found == [[*range(20 * file, 20 * file + 20)] for file in (*range(5), 0)]
+    assert [*opened.blocks._views] == ([4, 0] if made else [*range(5)])
+    assert opened.blocks._made_bytes == 2 * made
     opened.close()
 
 

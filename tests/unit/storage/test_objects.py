@@ -104,20 +104,9 @@ def test_ranges_of_one_fetch_are_requested_side_by_side(monkeypatch):
 
     monkeypatch.setattr(client, "read_at", together)
     spans = [(1_000_000, 1_000_100), (5, 10), (2_000_000, 2_000_050)]
-    fetched = file.fetch(spans, exact=True)
+    fetched = file.fetch(spans)
     for begin, end in spans:
         assert bytes(fetched.buffer_at(end - begin, begin)) == client.content[begin:end]
-
-
-def test_an_exact_fetch_asks_for_no_more_bytes_and_uses_those_of_a_small_read():
-    file, client = stored(bytes(range(250)) * 1000)
-    file.fetch([(100, 200), (240_000, 300_000)], exact=True)
-    assert sorted(client.read) == [(100, 100), (240_000, 10_000)]
-    file.read_at(10, 1000)
-    client.read.clear()
-    fetched = file.fetch([(2000, 2100)], exact=True)
-    assert bytes(fetched.buffer_at(100, 2000)) == client.content[2000:2100]
-    assert client.read == []
 
 
 def test_an_error_of_one_of_several_ranges_is_raised(monkeypatch):

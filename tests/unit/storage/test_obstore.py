@@ -89,6 +89,13 @@ def test_only_a_process_in_which_obstore_was_used_leaves_none_to_its_forks(used)
     assert ("StoreError: s3:// URLs cannot be read in this process" in ended.stderr) == (used == "used"), ended.stderr
 
 
+def test_where_threads_cannot_be_seen_there_may_be_some(monkeypatch, tmp_path):
+    monkeypatch.setattr(options_of_stores, "_process_of_threads", None)
+    monkeypatch.setattr(options_of_stores, "THREADS", tmp_path / "none")
+    options_of_stores._note_threads()
+    assert options_of_stores._process_of_threads == os.getpid()
+
+
 def test_options_of_s3_reach_obstore(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://of-the-environment")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-other-keys")
@@ -157,6 +164,14 @@ def test_the_region_comes_from_the_bucket(monkeypatch, status, expected):
         server.spoil = lambda _: status
         monkeypatch.setattr(options_of_stores, "AWS", server.url("").rstrip("/"))
         assert opened("s3://bucket/x", key="k", secret="s").config["region"] == expected
+
+
+def test_the_region_is_asked_for_through_the_proxy(monkeypatch):
+    monkeypatch.setattr(options_of_stores, "AWS", "http://nowhere.invalid")
+    with http_store() as proxy:
+        proxy.objects["http://nowhere.invalid/bucket"] = b"", {"x-amz-bucket-region": "eu-central-1"}
+        store = opened("s3://bucket/x", key="k", secret="s", proxy=proxy.url("").rstrip("/"))
+    assert store.config["region"] == "eu-central-1"
 
 
 def test_options_of_gcs_reach_obstore(monkeypatch):
