@@ -99,7 +99,7 @@ def is_first(row):
 @pytest.mark.parametrize("is_surveyed", [False, True])
 def test_a_pass_that_ended_before_a_resume_is_no_empty_one(tmp_path, monkeypatch, is_surveyed):
     monkeypatch.setattr(draws, "EMPTY_PASSES", 2)
-    monkeypatch.setattr("midepoch._common.executors.usable_cores", lambda: 1)
+    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 1)
     folder = write_files(tmp_path / "few", [4], ["stream"])
 
     def part(seed):
