@@ -398,7 +398,7 @@ def test_row_groups_before_a_damaged_one_are_delivered_and_the_error_names_the_f
     opened.close()
     assert got == list(range(356)), "those of the steps before: 100 rows of the first row group, and 256"
     assert opened._held == {}
-    assert max(counted.values()) == 2, "what is good in a group is read once more, and not for each step"
+    assert max(counted.values()) <= 3, "in a group, and by each of two steps that are made side by side"
 
 
 def test_a_group_that_failed_once_is_read_block_by_block(row_groups):
