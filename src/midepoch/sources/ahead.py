@@ -175,7 +175,10 @@ class OpenFiles:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._stop = Event()
         """Set when nobody waits for requests any more."""
-        self._process = os.getpid()
+        self._process, self._getpid = (
+            os.getpid(),
+            os.getpid,
+        )  # kept, because modules are emptied at the interpreter's end
         self._counts, self._store = ReadCounts(), index.store
         self._earlier_retries = 0 if index.store is None else index.store.retries
 
@@ -225,7 +228,7 @@ class OpenFiles:
 
     def release(self, numbers: Iterable[int]) -> None:
         """Drop blocks that no other lane holds. Not in a forked process, where locks of futures may be held forever."""
-        if self._process != os.getpid():
+        if self._process != self._getpid():
             return
         for number in numbers:
             block = self._held[number]
