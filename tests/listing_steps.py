@@ -1,7 +1,7 @@
 """Ranks of a process group that open one folder of a store: ``python listing_steps.py '{"url": …}'``.
 
-The processes are forked from one that has loaded torch and no client of a store. The store of the group is in the
-parent, as under torchrun.
+The processes are forked from one that has loaded torch and has no threads yet: a thread may hold a lock when it forks.
+The store of the group is in the parent, as under torchrun.
 """
 
 import json
@@ -16,9 +16,12 @@ import torch.distributed as dist
 import midepoch as me
 from midepoch.storage import shared_listing
 
+PORT_BYTES = 5
 
-def rank(number, port, options):
-    """One rank: how many rows it found, and which warnings it logged."""
+
+def rank(number, ports, options):
+    """One rank: how many rows it found, and which warnings it logged. The port of the store comes from a pipe."""
+    port = int(os.read(ports, PORT_BYTES))
     logged = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: logged.append(record.getMessage())
@@ -39,13 +42,15 @@ def rank(number, port, options):
 def main():
     """Start the ranks, and wait for them."""
     options = json.loads(sys.argv[1])
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ports, to_ranks = os.pipe()
     children = []
     for number in range(options["ranks"]):
         child = os.fork()
         if child == 0:
-            rank(number, server.port, options)
+            rank(number, ports, options)
         children.append(child)
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(to_ranks, f"{server.port:{PORT_BYTES}d}".encode() * options["ranks"])
     for child in children:
         os.waitpid(child, 0)
 
