@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: test test-fast test-floor test-pythons check demo bench bench-quick bench-own docs format clean
 
@@ -51,8 +53,8 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Three minutes on two cores. The picture is build/demo.png.
-demo: $(STAMP)
+# Three minutes on two cores, and few packages. The picture is build/demo.png.
+demo: $(DEMO)
 	$(BIN)/python examples/demo/run.py
 
 # midepoch and others side by side, each in an environment of its own, which is made the first time: about 10 GB.
@@ -78,7 +80,7 @@ bench-own: $(STAMP)
 
 # The site of the docs, in build/site. A link that leads nowhere is an error.
 docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(INSTALL) --editable '.[docs]'
 	$(BIN)/python -m mkdocs build --strict
 
 format: $(STAMP)
@@ -88,9 +90,13 @@ format: $(STAMP)
 clean:
 	rm -rf $(VENV) build dist benchmarks/data benchmarks/envs
 
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'  # the first that knows groups
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch]' --group dev
+	$(INSTALL) torch
+	$(INSTALL) --editable '.[torch]' --group demo
+	touch $(DEMO)
+
+$(STAMP): $(DEMO)
+	$(INSTALL) --editable '.[torch]' --group dev
 	touch $(STAMP)
