@@ -40,7 +40,7 @@ from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage, why_no_survey
-from midepoch.values.arrow import storage
+from midepoch.values.columns import storage
 
 log = logging.getLogger("midepoch")
 Made = TypeVar("Made")

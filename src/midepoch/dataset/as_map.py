@@ -23,7 +23,7 @@ from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.counted import CountedItems
-from midepoch.values.forms import Form
+from midepoch.values.columns import Form
 
 if TYPE_CHECKING:
     from midepoch.dataset.dataset import Dataset

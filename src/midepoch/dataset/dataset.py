@@ -79,11 +79,10 @@ from midepoch.stages.pack.stream import PackStream
 from midepoch.stages.pack.windows import PackWindows
 from midepoch.stages.stage import Stage, with_arguments
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
-from midepoch.values.collate import standalone
+from midepoch.values.arrow import standalone
+from midepoch.values.columns import FORMS, torch_module
 from midepoch.values.features import Features, features_of
-from midepoch.values.forms import FORMS, torch_module
-from midepoch.values.images import Decoder, ImageDecoder, checked_size
-from midepoch.values.media import Decode, to_decode
+from midepoch.values.media import Decode, Decoder, ImageDecoder, checked_size, to_decode
 
 if TYPE_CHECKING:  # type checkers see what isinstance says; nothing is imported for it
     from torch.utils.data import IterableDataset

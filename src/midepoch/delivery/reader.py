@@ -20,7 +20,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import OpenSource
 from midepoch.stages.counted import hashes_of
 from midepoch.stages.flow import Flow, ItemRun
-from midepoch.values.row_items import RowItems, RowRounds
+from midepoch.values.rows import RowItems, RowRounds
 
 
 def take_turns(

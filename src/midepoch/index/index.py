@@ -24,7 +24,7 @@ from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
 from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
-from midepoch.values.numbers import numbers_of
+from midepoch.values.arrow import numbers_of
 
 MAGIC = b"MID5"
 MOST_ROWS = 1 << 62

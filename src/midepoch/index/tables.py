@@ -15,7 +15,7 @@ from midepoch.index.schemas import schema_of
 from midepoch.order.windows import bounds_of
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
-from midepoch.values.numbers import arrow_of
+from midepoch.values.arrow import arrow_of
 
 SAMPLED_ROWS = 16
 BLOCK_ROWS, MOST_BLOCKS = 1024, 1 << 13

@@ -20,7 +20,7 @@ from midepoch.formats import Block, BlockReader
 from midepoch.index.tables import HeldIndex, MadeBlocks
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import check_unchanged
-from midepoch.values.numbers import arrow_of
+from midepoch.values.arrow import arrow_of
 
 BLOCK_TOKENS = 1 << 15
 MAX_BLOCKS = 1 << 20

@@ -28,7 +28,7 @@ from midepoch.order.selection import Selection, Slices, clipped, percent_of
 from midepoch.sources.files import FileRows
 from midepoch.sources.lane import FileRowsLanes
 from midepoch.storage.listing import PathSpec
-from midepoch.values.forms import FORMS
+from midepoch.values.columns import FORMS
 
 ROUNDINGS = ("closest", "pct1_dropremainder")
 EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"

@@ -25,7 +25,7 @@ from midepoch.stages.pack.windows import PackWindows
 from midepoch.stages.skip import SkipErrors, SkipLimit, SkipLog
 from midepoch.storage.listing import find
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
-from midepoch.values.collate import join_others
+from midepoch.values.convert import join_others
 
 log = logging.getLogger("midepoch")
 

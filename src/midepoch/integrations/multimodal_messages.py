@@ -14,8 +14,7 @@ from typing import Any
 
 from midepoch.stages.skip import FILE_NOTE
 from midepoch.storage.named_files import NamedFiles
-from midepoch.values.images import image
-from midepoch.values.media import audio, video
+from midepoch.values.media import audio, image, video
 
 KINDS = {
     "image": "image",

@@ -44,7 +44,7 @@ from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.columns import Convert
 from midepoch.stages.flow import Flow, single_groups
-from midepoch.values.to_arrow import to_arrow, widened
+from midepoch.values.convert import to_arrow, widened
 
 Used = TypeVar("Used")
 Where = Callable[[int], str]

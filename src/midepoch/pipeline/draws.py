@@ -23,7 +23,7 @@ from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part
 from midepoch.stages.counted import CountedItems, TracedRows, Wanted, join_traced
 from midepoch.stages.flow import Flow, RowRun, SingleItem
-from midepoch.values.forms import Form
+from midepoch.values.columns import Form
 from midepoch.values.rows import concat
 
 Stop = Literal["first", "all", "never"]

@@ -37,10 +37,8 @@ from midepoch.sources.source import ReadCounts
 from midepoch.stages.flow import RowRun
 from midepoch.storage.block_cache import Fetch
 from midepoch.storage.objects import GROUP_BLOCKS, GROUP_BYTES
-from midepoch.values.collate import concat_batches, standalone
-from midepoch.values.origin import RowOrigin
-from midepoch.values.rows import Rows
-from midepoch.values.take import gather, take
+from midepoch.values.arrow import concat_batches, gather, standalone, take
+from midepoch.values.rows import RowOrigin, Rows
 
 STEP_ROWS, STEP_BYTES = 8192, 1 << 20
 """The most rows of a step, and about its bytes: so they are still in the CPU cache when they are converted."""

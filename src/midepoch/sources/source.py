@@ -15,7 +15,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles, Edits
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, RowRun
-from midepoch.values.forms import Form
+from midepoch.values.columns import Form
 
 Mode = Literal["file", "example"]
 """How an epoch is cut into lanes: at whole files, or evenly."""

@@ -14,10 +14,9 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.stages.counted import Batches, CountedItems, hashes_of
 from midepoch.stages.flow import Context, Flow, ItemRun, RowRun, SingleItem
 from midepoch.stages.stage import Stage, check_not_async
-from midepoch.values.collate import collate
-from midepoch.values.forms import Form
-from midepoch.values.row_items import row_items
-from midepoch.values.rows import Rows
+from midepoch.values.columns import Form
+from midepoch.values.convert import collate
+from midepoch.values.rows import Rows, row_items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
+from midepoch.values.arrow import arrow_of
+from midepoch.values.columns import Form
 from midepoch.values.convert import as_column, to_plain
-from midepoch.values.forms import Form
-from midepoch.values.numbers import arrow_of
 from midepoch.values.rows import Rows, convert_batch, convert_item
 
 

@@ -22,10 +22,9 @@ from midepoch._common.checks import count
 from midepoch._common.hashing import I64, digest, key_of, keys_of, mix64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.values.collate import collate
-from midepoch.values.forms import Form
-from midepoch.values.row_items import row_items
-from midepoch.values.rows import Rows, concat
+from midepoch.values.columns import Form
+from midepoch.values.convert import collate
+from midepoch.values.rows import Rows, concat, row_items
 
 SingleItem = tuple[Any, Cursor, int]
 """An item, the cursor after it, and its key: its row's number, a hash, or of a batch the sum of the hashes in it."""

@@ -1,274 +1,192 @@
-"""Arrow columns as Python lists, NumPy arrays and torch tensors.
+"""Arrow's memory: numbers as NumPy arrays and the other way round, and rows that are picked, joined and copied.
 
-NumPy arrays are views of Arrow's memory where possible. Tensors are copies: Arrow's memory must not be written to.
+Nothing here needs pandas, which pyarrow's own conversion imports if it is installed: that takes far longer than opening
+a dataset.
 """
 
-from collections.abc import Iterator
-from itertools import repeat
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from midepoch.values.forms import Form, torch_module
-from midepoch.values.numbers import DTYPES, numbers_of
+from midepoch._common.hashing import I64
+from midepoch.errors import DataFormatError
 
-FIXED_SIZE_LIST = pa.list_(pa.null(), 1).id
-LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id, FIXED_SIZE_LIST}
-"""The ids of list types: comparing ids is faster than asking a type what it is."""
+DTYPES = {
+    pa.type_for_alias(name).id: np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+"""NumPy's dtype of each number type, by Arrow's type id: comparing ids is faster than asking a type what it is."""
+TYPES = {dtype: pa.from_numpy_dtype(dtype) for dtype in DTYPES.values()}
+"""Arrow's type of each of those dtypes."""
+
+Data = TypeVar("Data", pa.RecordBatch, pa.Table)
+LONG_BYTES = 512
+"""Lists of numbers with as many bytes on average are copied one by one. Arrow picks single numbers, which is slower."""
+
+FLAT = {*DTYPES, *(kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.bool_()))}
+"""The ids of types without fields, which most columns have: comparing ids is faster than asking a type what it is."""
 
 
-TEXTS = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
-"""The ids of types whose values are Python objects in every form but Arrow."""
-TOGETHER = 1024
-"""So many rows of a column are copied together, if batches are smaller."""
+def take(data: Data, indices: I64) -> Data:
+    """The rows at ``indices``, in that order."""
+    if isinstance(data, pa.RecordBatch) and any(map(_holds_long_lists, data.columns)):
+        return gather([(data, indices)], np.arange(len(indices)))
+    return _take(data, indices)
 
 
-def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
-    """A dict of the columns in a form; for "arrow" the record batch itself."""
-    if form == "arrow":
-        return batch
-    make = {"python": to_python, "numpy": to_numpy, "torch": to_torch}[form]
-    return {name: make(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+def _take(data: Data, indices: I64) -> Data:
+    try:
+        return _without_offsets(data).take(arrow_of(indices))
+    except pa.ArrowNotImplementedError as error:
+        raise _not_picked(data) from error
 
 
-def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torch", "arrow"]) -> Iterator[Any]:
-    """``arrow_columns`` of ``size`` rows at a time.
+def gather(parts: Sequence[tuple[pa.RecordBatch, I64]], places: I64) -> pa.RecordBatch:
+    """Some rows of several record batches: of all these rows, one part after the other, those at ``places``.
 
-    Columns that convert the same in any slice are converted once and then sliced, which is faster.
+    Long lists of numbers are copied once. Other columns are taken from each part, joined, and put in order.
     """
-    starts = range(0, batch.num_rows, size)
-    if form == "arrow":
-        return map(batch.slice, starts, repeat(size))
-    if form == "torch":
-        names, parts = batch.schema.names, [_torch_parts(column, size) for column in batch.columns]
-        return (dict(zip(names, values, strict=True)) for _, *values in zip(starts, *parts, strict=True))
-    columns = [
-        (name, column, to_numpy) if (array := even_array(column)) is None else (name, array, np.asarray)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    schema, long = parts[0][0].schema, dict[str, pa.Array]()
+    for number, field in enumerate(schema):
+        if len(places) and all(_holds_long_lists(batch.column(number)) for batch, _ in parts):
+            long[field.name] = _gather_lists([(batch.column(number), rows) for batch, rows in parts], places)
+    others = [name for name in schema.names if name not in long]
+    if others or not long:
+        taken = [_sliced_or_taken(batch.select(others) if long else batch, rows) for batch, rows in parts]
+        rest = _take(taken[0] if len(taken) == 1 else concat_batches(taken), places)
+        if not long:
+            return rest
+        long |= {name: rest.column(name) for name in others}
+    return pa.RecordBatch.from_arrays([long[name] for name in schema.names], schema=schema)
+
+
+def _sliced_or_taken(batch: pa.RecordBatch, rows: I64) -> pa.RecordBatch:
+    is_slice = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    return batch.slice(int(rows[0]), len(rows)) if is_slice else _take(batch, rows)
+
+
+def _not_picked(data: pa.RecordBatch | pa.Table) -> DataFormatError:
+    """The error for columns of types of which Arrow cannot pick rows."""
+    columns = [f"{field.name!r} ({field.type})" for field in data.schema if not _is_picked(field.type)]
+    return DataFormatError(
+        f"Arrow cannot pick single rows of {', '.join(columns) or 'a column'}, and a shuffle or a filter picks rows. "
+        "Leave such columns out with read(..., columns=[...]), or write them to the files as another type. "
+        "pyarrow.compute.run_end_decode(column) decodes a run-end encoded column. A shuffle can pick rows of it as "
+        "Python values: with_format('python')."
+    )
+
+
+def _is_picked(kind: pa.DataType) -> bool:
+    try:
+        pa.array([], kind).take(pa.array([], pa.int64()))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
+
+
+def _without_offsets(data: Data) -> Data:
+    """The same rows; columns of which Arrow would pick wrong rows are copied, so that they start at offset 0."""
+    if all(kind.id in FLAT for kind in data.schema.types):
+        return data
+    for number, kind in enumerate(data.schema.types):
+        if _is_misread(kind):
+            column = data.column(number)
+            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            moved = [pa.concat_arrays([chunk, chunk.slice(0, 0)]) if chunk.offset else chunk for chunk in chunks]
+            whole = pa.chunked_array(moved, kind) if isinstance(column, pa.ChunkedArray) else moved[0]
+            data = data.set_column(number, data.schema.field(number), whole)
+    return data
+
+
+def _is_misread(kind: pa.DataType) -> bool:
+    """True if Arrow (26 and before) ignores the offset of such columns when it takes or filters rows."""
+    if kind.id in FLAT:
+        return False
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_misread(kind.storage_type)
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
+        return True
+    return any(_is_misread(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _holds_long_lists(column: pa.Array) -> bool:
+    """True for lists of numbers without nulls that are long on average."""
+    kind = column.type
+    if (
+        kind.id in FLAT
+        or not (pa.types.is_list(kind) or pa.types.is_large_list(kind))
+        or kind.value_type.id not in DTYPES
+    ):
+        return False
+    if not len(column) or column.null_count or column.values.null_count:
+        return False
+    ends = numbers_of(column.offsets)
+    return bool((ends[-1] - ends[0]) * DTYPES[kind.value_type.id].itemsize >= LONG_BYTES * len(column))
+
+
+def _gather_lists(parts: "Sequence[tuple[pa.Array, I64]]", places: I64) -> pa.Array:
+    """Lists of numbers of several columns. Raises if they have too many numbers: Arrow would not notice."""
+    kind, dtype = parts[0][0].type, numbers_of(parts[0][0].offsets).dtype
+    bounds = [numbers_of(column.offsets) for column, _ in parts]
+    starts, stops = (
+        np.concatenate([own[rows + more] for own, (_, rows) in zip(bounds, parts, strict=True)])[places]
+        for more in (0, 1)
+    )
+    ends = np.concatenate([[0], np.cumsum(stops - starts, dtype=np.int64)])
+    if ends[-1] > np.iinfo(dtype).max:
+        raise pa.ArrowCapacityError(f"offset overflow: {ends[-1]:,} numbers are too many for a column of {kind}")
+    values = [numbers_of(column.values) for column, _ in parts]
+    owners = np.repeat(np.arange(len(parts)), [len(rows) for _, rows in parts])[places]
+    lists = [
+        values[owner][start:stop]
+        for owner, start, stop in zip(owners.tolist(), starts.tolist(), stops.tolist(), strict=True)
     ]
-    return ({name: converted(column[at : at + size]) for name, column, converted in columns} for at in starts)
+    child = pa.Array.from_buffers(kind.value_type, ends[-1], [None, pa.py_buffer(np.concatenate(lists))], 0)
+    buffers = [None, pa.py_buffer(ends.astype(dtype))]
+    return pa.Array.from_buffers(kind, len(places), buffers, 0, children=[child])
 
 
-def _torch_parts(column: pa.Array, size: int) -> Iterator[Any]:
-    """``to_torch`` of ``size`` rows of a column at a time."""
-    array = even_array(column)
-    if array is not None and array.ndim == 1:
-        return tensor_parts(array, size)
-    if array is not None:
-        return (without_copy(array[at : at + size].copy(), "torch") for at in range(0, len(column), size))
-    if column.type.id in TEXTS:
-        return _text_parts(column, size)
-    return (to_torch(column[at : at + size]) for at in range(0, len(column), size))
+def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
+    """A view of an array of integers or floats without nulls."""
+    dtype = DTYPES[array.type.id]
+    values = array.buffers()[1]
+    if values is None or not len(array):
+        return np.empty(0, dtype)
+    return np.frombuffer(values, dtype, len(array), array.offset * dtype.itemsize)
 
 
-def tensor_parts(array: npt.NDArray[Any], size: int) -> Iterator[Any]:
-    """Tensors of ``size`` numbers each. They are copies, of which some are made together: that is faster.
-
-    Each has a storage of its own, so ``torch.save`` writes its numbers alone.
-    """
-    together = max(1, TOGETHER // size) * size
-    from_numpy = torch_module().from_numpy
-    for start in range(0, len(array), together):
-        copy = array[start : start + together].copy()
-        yield from (from_numpy(copy[at : at + size]) for at in range(0, len(copy), size))
-
-
-def _text_parts(column: pa.Array, size: int) -> Iterator[list[Any]]:
-    together = max(1, TOGETHER // size) * size
-    for start in range(0, len(column), together):
-        texts = column.slice(start, together).to_pylist()
-        yield from (texts[at : at + size] for at in range(0, len(texts), size))
-
-
-def to_python(column: pa.Array) -> list[Any]:
-    """The list that Arrow's ``to_pylist`` returns; numbers go through NumPy, which is faster."""
-    numbers = python_numbers(column)
-    values: list[Any] = column.to_pylist() if numbers is None else numbers.tolist()
-    return values
-
-
-def python_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
-    """A view of a column whose numbers NumPy makes the same Python values of as Arrow; None for other columns."""
-    kind = column.type
-    slow = not _is_number(kind) or pa.types.is_float16(kind) or column.null_count
-    return None if slow else numbers_of(column)
-
-
-def to_numpy(column: pa.Array) -> Any:
-    """A column as an array: a view of Arrow's memory if there are no nulls.
-
-    As in Arrow, null floats become NaN and null times NaT. Other types with nulls become an array of objects with
-    None, so that integers stay integers. Lists of equal length become one more dimension. Lists of different lengths,
-    and lists with nulls among them, become a list of arrays.
-    """
-    column = storage(column)
-    kind = column.type
-    if _is_number(kind) and not column.null_count:
-        return numbers_of(column)
-    if pa.types.is_boolean(kind) or _is_number(kind):
-        as_objects = column.null_count and not pa.types.is_floating(kind)
-        return object_array(column.to_pylist()) if as_objects else column.to_numpy(zero_copy_only=False)
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_date(kind):
-        return column.to_numpy(zero_copy_only=False)
-    if is_list(kind):
-        return row_values(column, "numpy") if column.null_count else _list_to_numpy(column)
-    return object_array(column.to_pylist())
-
-
-def to_torch(column: pa.Array) -> Any:
-    """Numbers as a tensor, ragged lists of numbers as a list of tensors, everything else as a list.
-
-    A null is None, in a list of Python values or of tensors. It is never NaN, which a loss would become too.
-    """
-    array = to_numpy(column)
-    return _tensors_of(array) if _holds_arrays_only(array) and not _has_null_numbers(column) else column.to_pylist()
-
-
-def row_values(column: pa.Array, form: Form) -> Any:
-    """The values of a column one by one, each converted as if it were alone.
-
-    How a row looks must not depend on its neighbours, because they are different after a resume: an integer next to a
-    null has the same type as an integer next to an integer.
-    """
-    if form == "python":
-        return to_python(column)
-    make = to_torch if form == "torch" else to_numpy
-    if _converts_alone(column, form):
-        return make(column)
-    column = storage(column)
-    if column.null_count:
-        present = iter(row_values(column.drop_null(), form))
-        return [next(present) if valid else None for valid in column.is_valid().to_pylist()]
-    return [make(scalar.values) for scalar in column]
-
-
-def even_array(column: pa.Array) -> npt.NDArray[Any] | None:
-    """A view of a column of numbers, or of equally long lists of numbers, without nulls; None for other columns.
-
-    Any slice of the view equals ``to_numpy`` of that slice of the column.
-    """
-    if column.type.id in LISTS:
-        plain = _plain_lists(column)
-        if plain is not None:
-            return plain
-    return to_numpy(column) if _is_even(column) else None
-
-
-def _plain_lists(column: pa.Array) -> npt.NDArray[Any] | None:
-    """A view of equally long lists of numbers, if the column and its numbers have no bitmap of nulls at all.
-
-    This is most columns of lists. What any other column holds is found out in a longer way.
-    """
-    values, rows = column.values, len(column)
-    dtype = DTYPES.get(values.type.id)
-    if dtype is None or column.null_count or not rows:
-        return None
-    validity, numbers = values.buffers()
-    if validity is not None or numbers is None:
-        return None
-    if column.type.id == FIXED_SIZE_LIST:
-        length = column.type.list_size
-        first = column.offset * length
+def arrow_of(numbers: npt.NDArray[Any]) -> pa.Array:
+    """Arrow's array of integers, floats or booleans. Numbers that lie side by side are not copied."""
+    if numbers.dtype == bool:
+        values, kind = np.packbits(numbers, bitorder="little"), pa.bool_()
     else:
-        ends = numbers_of(column.offsets)
-        first, length = int(ends[0]), int(ends[1] - ends[0])
-        if (ends[1:] - ends[:-1] != length).any():
-            return None
-    if not length:
-        return None
-    array = np.frombuffer(numbers, dtype, rows * length, (values.offset + first) * dtype.itemsize)
-    return array.reshape(rows, length)
+        values, kind = np.ascontiguousarray(numbers), TYPES.get(numbers.dtype) or pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(values)])
 
 
-def tensor_of(array: Any) -> Any:
-    """A tensor with a copy of an array of numbers; anything else is returned unchanged."""
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        return array
-    return torch_module().from_numpy(array.copy())
+def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One record batch out of several. Types that were inferred from single items, and so differ, are promoted."""
+    schema = batches[0].schema
+    if all(batch.schema.equals(schema) for batch in batches):
+        return pa.concat_batches(batches)
+    tables = [pa.Table.from_batches([batch]) for batch in batches]
+    return pa.concat_tables(tables, promote_options="permissive").combine_chunks().to_batches()[0]
 
 
-def without_copy(array: npt.NDArray[Any], form: Literal["numpy", "torch"]) -> Any:
-    """An array of numbers in a form. A tensor shares its memory, so nobody else may hold the array."""
-    return torch_module().from_numpy(array) if form == "torch" else array
+def standalone(item: Any) -> Any:
+    """An item to send to another process: a record batch is copied out of the block it is a slice of.
 
-
-def object_array(values: Any) -> Any:
-    """A NumPy array of Python objects."""
-    return np.fromiter(values, object, len(values))
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """True for Arrow's list, large list and fixed-size list types."""
-    return kind.id in LISTS
-
-
-def storage(column: pa.Array) -> pa.Array:
-    """The column with extension types and dictionaries replaced by the values that they hold."""
-    if isinstance(column, pa.ExtensionArray):
-        return storage(column.storage)
-    return storage(column.dictionary_decode()) if pa.types.is_dictionary(column.type) else column
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return kind.id in DTYPES
-
-
-def _is_even(column: pa.Array) -> bool:
-    if isinstance(column, pa.ExtensionArray):
-        return _is_even(column.storage)
-    kind = column.type
-    if column.null_count or not is_list(kind):
-        return _is_number(kind) and not column.null_count
-    if not pa.types.is_fixed_size_list(kind):
-        lengths = numbers_of(column.value_lengths())
-        if not len(lengths) or (lengths != lengths[0]).any():
-            return False
-    return _is_even(column.flatten())
-
-
-def _converts_alone(column: pa.Array, form: Form) -> bool:
-    """True if each value converts the same alone as within the column."""
-    column = storage(column)
-    kind = column.type
-    if is_list(kind):
-        even = pa.types.is_fixed_size_list(kind) or not is_list(kind.value_type)
-        return even and not column.null_count and _converts_alone(column.flatten(), form)
-    is_nan = form == "numpy" and pa.types.is_floating(kind)
-    return not column.null_count or is_nan or not (pa.types.is_boolean(kind) or _is_number(kind))
-
-
-def _has_null_numbers(column: pa.Array) -> bool:
-    """True if a number of the column, or of its lists, is null."""
-    column = storage(column)
-    return _has_null_numbers(column.flatten()) if is_list(column.type) else bool(column.null_count)
-
-
-def _list_to_numpy(column: pa.Array) -> Any:
-    """Lists without nulls among them: a matrix if they are equally long, else a list of arrays."""
-    if pa.types.is_fixed_size_list(column.type):
-        length = column.type.list_size
-        values = to_numpy(column.values.slice(column.offset * length, len(column) * length))
-        if isinstance(values, np.ndarray):
-            return values.reshape(len(column), length, *values.shape[1:])
-        if not length:
-            return [[] for _ in column]
-        return [values[start : start + length] for start in range(0, len(values), length)]
-    values = to_numpy(column.flatten())
-    ends = np.concatenate([[0], np.cumsum(numbers_of(column.value_lengths()))])
-    lengths = np.diff(ends)
-    if isinstance(values, np.ndarray) and len(lengths) and (lengths == lengths[0]).all():
-        return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
-    return [values[start:stop] for start, stop in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-
-
-def _holds_arrays_only(column: Any) -> bool:
-    """True for an array of numbers, and for a list of such arrays and None."""
-    if isinstance(column, list):
-        return all(value is None or _holds_arrays_only(value) for value in column)
-    return isinstance(column, np.ndarray) and column.dtype.kind in "biuf"
-
-
-def _tensors_of(column: Any) -> Any:
-    return [_tensors_of(value) for value in column] if isinstance(column, list) else tensor_of(column)
+    Pickling a slice of a record batch sends the memory of the whole block.
+    """
+    if not isinstance(item, pa.RecordBatch):
+        return item
+    try:
+        return pa.concat_batches([item, item.slice(0, 0)])
+    except pa.ArrowException:  # some dictionaries cannot be joined, not even to themselves
+        return item

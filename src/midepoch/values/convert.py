@@ -1,6 +1,7 @@
-"""Values that user functions returned, converted to the form that the pipeline asks for."""
+"""Values that user functions returned: in the form that the pipeline asks for, as batches, and as Arrow columns."""
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
@@ -8,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.values.arrow import object_array, to_numpy, to_torch
-from midepoch.values.forms import Form, is_plain_tensor, torch_module
+from midepoch.values.arrow import concat_batches
+from midepoch.values.columns import Form, is_plain_tensor, object_array, to_numpy, to_torch, torch_module
 
 NUMPY_TYPES = {f"torch.{name}" for name in ("bool", "uint8", *(f"int{bits}" for bits in (8, 16, 32, 64)))}
 NUMPY_TYPES |= {f"torch.float{bits}" for bits in (16, 32, 64)}
@@ -198,3 +199,171 @@ def _stack_tensors(tensors: list[Any]) -> Any:
 
 def _all_hold_numbers(column: Sequence[Any]) -> bool:
     return all(holds_numbers(value) for value in column)
+
+
+def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | None = None) -> Any:
+    """One batch of single items: a dict of columns for dicts, a record batch for record batches, else a list.
+
+    Arrays of equal shape are stacked, except in columns for which ``ragged(name)`` is true: those are always lists.
+    """
+    first = items[0]
+    if isinstance(first, pa.RecordBatch):
+        return concat_batches(items)
+    if not isinstance(first, Mapping):
+        return convert(list(items), form)
+    for item in items:
+        if set(item) != set(first):
+            raise ValueError(
+                f"A batch needs items with the same columns, but one has {list(first)} and another {list(item)}. "
+                "Let the function return the same keys for every item."
+            )
+    columns = {name: [item[name] for item in items] for name in first}
+    stays_list = ragged if ragged is not None and form in ("numpy", "torch") else lambda name: False
+    return {
+        name: [convert_value(value, form) for value in column]
+        if stays_list(name)
+        else convert_named(name, column, form)
+        for name, column in columns.items()
+    }
+
+
+def join_columns(parts: Sequence[Any], form: Form) -> Any:
+    """One column out of several parts of it: an array or a tensor if the parts fit, else a list."""
+    if all(isinstance(part, np.ndarray) and part.shape[1:] == parts[0].shape[1:] for part in parts):
+        return np.concatenate(parts)
+    if form == "torch" and all(not isinstance(part, list | np.ndarray) for part in parts):
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) == 1:
+            return torch_module().cat(list(parts))
+    return [value for part in parts for value in part]
+
+
+def join_others(name: str, values: Sequence[Any], form: Form) -> Any:
+    """A column besides the tokens, of several samples: arrays and tensors end to end, anything else as a list.
+
+    Samples with None are left out of the array. If all have None, the result is None.
+    """
+    present = [value for value in values if value is not None]
+    if not present:
+        return None
+    if not all(hasattr(value, "dtype") and getattr(value, "ndim", 0) and holds_numbers(value) for value in present):
+        return list(values)
+    shapes = {tuple(value.shape[1:]) for value in present}
+    if len(shapes) > 1:
+        listed = " and ".join(str(("n", *shape)) for shape in sorted(shapes))
+        raise ValueError(
+            f"{name!r} has arrays of the shapes {listed} in samples that are joined; only the first dimension may "
+            "differ. Let the function before return arrays of one shape, or lists of arrays, which are not joined."
+        )
+    if all(isinstance(value, np.ndarray) for value in present):
+        joined = np.concatenate(present)
+        return torch_module().from_numpy(joined) if form == "torch" else joined
+    torch = torch_module()
+    return torch.cat([torch.as_tensor(value) for value in present])
+
+
+INT32 = np.iinfo(np.int32)
+
+
+def to_arrow(column: Any) -> pa.Array:
+    """A sequence of values as an Arrow array of the type that fits them. Arrow's exceptions pass through."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.Array):
+        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    if hasattr(column, "numpy"):  # a tensor
+        column = column.numpy()
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        return _of_array(column)
+    values = list(column)
+    made = _of_int_lists(values)
+    if made is None:
+        made = _of_arrays(values)
+    if made is None:
+        made = pa.array([to_plain(value) for value in values] if any(map(_holds_arrays, values)) else values)
+    if isinstance(made, pa.ChunkedArray):
+        raise pa.ArrowCapacityError("the values of these rows do not fit into one Arrow column")
+    return made
+
+
+def widened(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The schema that holds the values of both, unchanged but for integers that become floats.
+
+    Nulls and empty lists take any type, numbers the wider one. Raises ``pa.ArrowTypeError`` if there is none, and
+    ``ValueError`` if the columns have other names.
+    """
+    if one.equals(other):
+        return one
+    if set(one.names) != set(other.names):
+        raise ValueError(f"the columns are {one.names} and {other.names}")
+    wide = pa.unify_schemas([one, other], promote_options="permissive")
+    for field in wide:  # Arrow would make bytes of text
+        kinds = [schema.field(field.name).type for schema in (one, other)]
+        if _has(field.type, _is_binary) and any(_has(kind, _is_string) for kind in kinds):
+            raise pa.ArrowTypeError(f"Field {field.name} has incompatible types: {kinds[0]} vs {kinds[1]}")
+    return wide
+
+
+def _has(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    return is_kind(kind) or any(_has(kind.field(number).type, is_kind) for number in range(kind.num_fields))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _of_int_lists(values: Sequence[Any]) -> pa.Array | None:
+    """Lists of Python integers of 32 bits, most likely tokens; None if the values are anything else.
+
+    It takes about half the time of Arrow, which looks at each value twice.
+    """
+    first = next((value for value in values if type(value) is not list or value), None)
+    if type(first) is not list or type(first[0]) is not int:
+        return None
+    flat = array("i")
+    try:
+        for value in values:
+            flat.fromlist(value)
+            if value and type(value[0]) is not int:  # an array takes bools for integers
+                return None
+    except (TypeError, OverflowError):
+        return None
+    return _lists([len(value) for value in values], pa.array(np.frombuffer(flat, np.int32)))
+
+
+def _of_arrays(values: Sequence[Any]) -> pa.Array | None:
+    """One-dimensional arrays or tensors of one dtype, maybe with None among them; None if the values are others."""
+    arrays = [value.numpy() if hasattr(value, "numpy") else value for value in values]
+    present = [one for one in arrays if one is not None]
+    if not present or not all(isinstance(one, np.ndarray) and one.ndim == 1 for one in present):
+        return None
+    if len({one.dtype for one in present}) > 1 or present[0].dtype == object:
+        return None
+    mask = None if len(present) == len(arrays) else pa.array([one is None for one in arrays])
+    return _lists([0 if one is None else len(one) for one in arrays], pa.array(np.concatenate(present)), mask)
+
+
+def _lists(lengths: Sequence[int], values: pa.Array, mask: pa.Array | None = None) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    if offsets[-1] > INT32.max:
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, mask=mask)
+
+
+def _of_array(values: Any) -> pa.Array:
+    """An array, whose further dimensions become lists."""
+    if values.ndim == 1:
+        return pa.array(values)
+    return _lists([values.shape[1]] * len(values), _of_array(values.reshape(-1, *values.shape[2:])))
+
+
+def _holds_arrays(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_arrays, value.values()))
+    if isinstance(value, list | tuple):
+        return any(hasattr(inner, "tolist") or _holds_arrays(inner) for inner in value[:1])
+    return hasattr(value, "tolist")

@@ -2,20 +2,103 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
+from functools import lru_cache
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.hashing import I64
-from midepoch.errors import SchemaMismatchError
-from midepoch.values.arrow import arrow_batches, arrow_columns, row_values
-from midepoch.values.collate import concat_batches, join_columns
-from midepoch.values.convert import convert_each, convert_named, convert_value, convert_values
-from midepoch.values.forms import Form
-from midepoch.values.origin import UNREADABLE, RowOrigin, join_origins, unreadable
-from midepoch.values.row_dicts import row_dicts
-from midepoch.values.take import take
+from midepoch.errors import DataFormatError, SchemaMismatchError
+from midepoch.values.arrow import concat_batches, take
+from midepoch.values.columns import Form, arrow_batches, arrow_columns, row_values
+from midepoch.values.convert import convert_each, convert_named, convert_value, convert_values, join_columns
+
+Locate = Callable[[int], tuple[str, int]]
+"""The name of the file that holds a row, and the row's number in that file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """The numbers of rows in their dataset, and a function that finds the file of a number."""
+
+    numbers: I64
+    locate: Locate
+
+    def at(self, chosen: slice | I64) -> "RowOrigin":
+        """Some of them."""
+        return RowOrigin(self.numbers[chosen], self.locate)
+
+
+def join_origins(origins: "Iterable[RowOrigin | None]") -> RowOrigin | None:
+    """The origin of rows that follow each other; None if that of some is not known, or they are of other datasets."""
+    known = list(origins)
+    first = known[0]
+    if first is None or any(one is None or one.locate != first.locate for one in known):
+        return None
+    return RowOrigin(np.concatenate([one.numbers for one in known if one is not None]), first.locate)
+
+
+UNREADABLE = (ValueError, OverflowError, SystemError)
+"""What values raise that Python cannot hold: text that is not UTF-8, and times before year 1 or after year 9999."""
+
+
+def unreadable(batch: pa.RecordBatch, origin: RowOrigin | None, error: Exception) -> Exception:
+    """The error for a value that Python cannot hold: it names the column, and the row where that is known.
+
+    An error that is not about a value is returned unchanged.
+    """
+    found = ((name, _first_unreadable(batch.column(name))) for name in batch.schema.names)
+    name, row = next(((name, row) for name, row in found if row is not None), (None, 0))
+    if name is None:
+        is_text = isinstance(error, UnicodeDecodeError)
+        text = f"Text of a file is not UTF-8: {error}. Write the file again in UTF-8."
+        return DataFormatError(text) if is_text else error
+    where = "a row (without workers, this message names the file)"
+    if origin is not None:
+        file, number = origin.locate(int(origin.numbers[row]))
+        where = f"row {number:,} of {file}"
+    if isinstance(error, UnicodeDecodeError):
+        return DataFormatError(
+            f"The column {name!r} has text that is not UTF-8 in {where}: {error.reason}, "
+            f"0x{error.object[error.start]:02x}. Write the file again in UTF-8, or pass columns= without this one."
+        )
+    return DataFormatError(
+        f"The column {name!r} has a value in {where} that Python cannot hold: {error}. Read it with "
+        "with_format('arrow'), or pass columns= without this one."
+    )
+
+
+def _first_unreadable(column: Any) -> int | None:
+    """The index of the first value that cannot be converted, if any."""
+    for number in range(len(column)):
+        try:
+            column[number].as_py()
+        except UNREADABLE:
+            return number
+    return None
+
+
+def row_dicts(columns: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Columns of ``count`` values each, as one dict per row."""
+    return _row_maker(tuple(columns))(*columns.values()) if columns else [{} for _ in range(count)]
+
+
+@lru_cache(maxsize=256)
+def _row_maker(names: tuple[str, ...]) -> Callable[..., list[dict[str, Any]]]:
+    """A function of columns that returns rows as dicts.
+
+    Its source is written out for these names, as namedtuple does. A dict display is twice as fast as
+    ``dict(zip(...))``.
+    """
+    values = [f"v{number}" for number in range(len(names))]
+    columns = [f"c{number}" for number in range(len(names))]
+    display = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    code = f"lambda {', '.join(columns)}: [{{{display}}} for {', '.join(values)}, in zip({', '.join(columns)})]"
+    maker: Callable[..., list[dict[str, Any]]] = eval(code)
+    return maker
+
 
 T = TypeVar("T")
 Columns = dict[str, Any]
@@ -187,3 +270,79 @@ def convert_batch(item: Any, form: Form) -> Any:
 def _convert_columns(columns: Mapping[str, Any], form: Form) -> Any:
     converted = {name: convert_named(name, column, form) for name, column in columns.items()}
     return pa.RecordBatch.from_pydict(converted) if form == "arrow" else converted
+
+
+@dataclass(frozen=True, slots=True)
+class RowItems:
+    """Consecutive rows, or batches of rows, that are not made yet. Iterating makes them."""
+
+    rows: Rows
+    size: int | None = None
+    """The number of rows of a batch; None if every row is an item."""
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // (self.size or 1))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows.items() if self.size is None else self.rows.batches(self.size))
+
+    @property
+    def parts(self) -> "tuple[RowItems, ...]":
+        """The items, as ``RowRounds`` of one part."""
+        return (self,)
+
+    @property
+    def are_columns(self) -> bool:
+        """True if another process gets the rows as Arrow columns, and makes the same items of them.
+
+        Items that are views of memory, such as arrays and single rows of tensors, are sent each for itself.
+        """
+        schema, form = _schema(self.rows.data), self.rows.form
+        are_copies = form == "python" or (form == "torch" and self.size is not None)
+        return are_copies and schema is not None and all(map(_is_sent, schema.types))
+
+    def slice(self, start: int, stop: int) -> "RowItems":
+        """Some of the items, without a copy: those that there are, as with a list."""
+        begin, end = (min(number * (self.size or 1), len(self.rows)) for number in (start, stop))
+        return RowItems(self.rows.slice(begin, max(begin, end)), self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRounds:
+    """The first item of each part, then the second of each, and so on. All parts have the same number of items."""
+
+    parts: tuple[RowItems, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts) * len(self.parts[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.parts[0]) if len(self.parts) == 1 else chain.from_iterable(zip(*self.parts, strict=True))
+
+
+def row_items(rows: Rows, size: int | None = None) -> RowItems | list[Any]:
+    """The items of some rows: not made yet if they are rows of files, else as a list."""
+    items = RowItems(rows, size)
+    return items if _schema(rows.data) else list(items)
+
+
+def _schema(data: Any) -> pa.Schema | None:
+    """The columns of rows of files; None of what a function returned."""
+    return data.schema if isinstance(data, pa.RecordBatch) else None
+
+
+def _is_sent(kind: pa.DataType) -> bool:
+    """True if Arrow sends a slice of such a column as it is, and nobody may register another class for its values."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_struct(kind):
+        return all(_is_sent(kind.field(number).type) for number in range(kind.num_fields))
+    if pa.types.is_fixed_size_list(kind):
+        return not pa.types.is_nested(kind.value_type) and _is_sent(kind.value_type)
+    return bool(
+        pa.types.is_primitive(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_decimal(kind)
+    )

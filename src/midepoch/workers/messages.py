@@ -23,10 +23,9 @@ import torch
 
 from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.reader import turn_by_turn
-from midepoch.values.collate import standalone
-from midepoch.values.forms import Form, is_plain_tensor
-from midepoch.values.row_items import RowItems, RowRounds
-from midepoch.values.rows import Rows
+from midepoch.values.arrow import standalone
+from midepoch.values.columns import Form, is_plain_tensor
+from midepoch.values.rows import RowItems, RowRounds, Rows
 
 MESSAGE_BYTES = 2 << 20
 """A message has about this many bytes, or one item that is larger."""

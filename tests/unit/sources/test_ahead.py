@@ -28,7 +28,7 @@ from midepoch.sources.blocks import FileBlocks
 from midepoch.sources.files import FileRows
 from midepoch.storage.block_cache import BlockCache, Fetch
 from midepoch.storage.local import PROCESS_MAPS
-from midepoch.values.take import gather
+from midepoch.values.arrow import gather
 from objects import find
 from worlds import SUFFIXES
 

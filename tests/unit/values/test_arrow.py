@@ -13,7 +13,7 @@ from columns import DAYS, SCALARS, STAMPS, TYPES, table_of, with_nulls
 from files import KINDS, numbers, write
 from midepoch.formats.base import as_read
 from midepoch.testing import same
-from midepoch.values.arrow import arrow_batches, arrow_columns, even_array, storage, to_python
+from midepoch.values.columns import arrow_batches, arrow_columns, even_array, storage, to_python
 
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])

@@ -10,7 +10,8 @@ import torch
 import midepoch as me
 from files import numbers, write
 from midepoch.testing import same
-from midepoch.values.collate import collate, concat_batches, join_columns, join_others, standalone
+from midepoch.values.arrow import concat_batches, standalone
+from midepoch.values.convert import collate, join_columns, join_others
 
 
 def test_arrow_batches_promote_types_that_were_inferred_row_by_row(tmp_path):

@@ -13,7 +13,7 @@ import simplejpeg
 import torch
 
 import midepoch as me
-from midepoch.values.images import ImageDecoder, checked_size
+from midepoch.values.media import ImageDecoder, checked_size
 
 TURBO = ImageDecoder(decoder="turbo")
 

@@ -17,8 +17,7 @@ from media import film
 from midepoch.storage.named_files import NamedFiles
 from midepoch.values import media as media_module
 from midepoch.values.features import Feature, features_of
-from midepoch.values.images import image
-from midepoch.values.media import decoded, video
+from midepoch.values.media import decoded, image, video
 
 SIZE = (5, 3)
 

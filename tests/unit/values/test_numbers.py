@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from columns import SCALARS
-from midepoch.values.numbers import arrow_of, numbers_of
+from midepoch.values.arrow import arrow_of, numbers_of
 
 
 @pytest.mark.parametrize("name", [name for name in SCALARS if name.startswith(("int", "uint", "float"))])

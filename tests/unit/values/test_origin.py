@@ -7,8 +7,7 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.values.origin import RowOrigin, join_origins
-from midepoch.values.rows import Rows
+from midepoch.values.rows import RowOrigin, Rows, join_origins
 
 BAD = 13
 WRONG = r"The column 'text' has text that is not UTF-8 in row 5 of b\.arrow: invalid start byte, 0xff\."

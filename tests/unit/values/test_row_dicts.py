@@ -1,6 +1,6 @@
 """Columns as one dict a row."""
 
-from midepoch.values.row_dicts import row_dicts
+from midepoch.values.rows import row_dicts
 
 
 def test_rows_have_the_columns_in_their_order():

@@ -3,8 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from midepoch.values.row_items import RowItems, row_items
-from midepoch.values.rows import Rows
+from midepoch.values.rows import RowItems, Rows, row_items
 
 
 @pytest.mark.parametrize("size", [None, 2])

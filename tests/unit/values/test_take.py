@@ -6,7 +6,7 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.values.take import LONG_BYTES, gather, take
+from midepoch.values.arrow import LONG_BYTES, gather, take
 
 PAIR = pa.list_(pa.list_(pa.int16(), 2), 2)
 

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from midepoch.values.to_arrow import to_arrow, widened
+from midepoch.values.convert import to_arrow, widened
 
 LISTS = pa.list_(pa.int32())
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from exact import same
 from midepoch.delivery.passes import EMPTY, Turns
-from midepoch.values.row_items import RowItems, RowRounds, row_items
-from midepoch.values.rows import Rows
+from midepoch.values.rows import RowItems, RowRounds, Rows, row_items
 from midepoch.workers.messages import frames_of, read_message
 
 LARGE = 259

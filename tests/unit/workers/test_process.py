@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch.delivery.passes import EMPTY, Turns
-from midepoch.values.row_items import RowItems, RowRounds
-from midepoch.values.rows import Rows
+from midepoch.values.rows import RowItems, RowRounds, Rows
 from midepoch.workers import process
 from midepoch.workers.messages import MESSAGE_BYTES, read_message
 from midepoch.workers.process import PLACE, Sender

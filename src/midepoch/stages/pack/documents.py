@@ -13,7 +13,7 @@ from midepoch._common.hashing import I64
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
 from midepoch.stages.pack.strategies import OVERLONG, Overlong
-from midepoch.values.arrow import is_list, storage
+from midepoch.values.columns import is_list, storage
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]

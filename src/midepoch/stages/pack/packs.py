@@ -20,8 +20,8 @@ from midepoch.stages.flow import Context, Flow, RowRun, compare_check, concat_ru
 from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
 from midepoch.stages.pack.strategies import Packs
 from midepoch.stages.stage import Stage
-from midepoch.values.collate import join_others
-from midepoch.values.forms import Form
+from midepoch.values.columns import Form
+from midepoch.values.convert import join_others
 from midepoch.values.rows import Rows, convert_item
 
 Layout = TypeVar("Layout")
