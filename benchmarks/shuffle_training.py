@@ -144,9 +144,11 @@ ARMS = {
     "default-turns": Arm(text="32 row groups, 1 rank, `lanes(8)`", lanes=8),
     "small": Arm(text="32 row groups of 1,000 rows (the default)", file=SMALL),
     "small-128": Arm(text="128 row groups of 1,000 rows", file=SMALL, options={"window_blocks": 128}),
-    "arrow": Arm(text="512 virtual blocks of Arrow (the default)", file=ARROW),
-    "arrow-64": Arm(text="64 virtual blocks", file=ARROW, options={"window_blocks": 4}),
-    "arrow-2048": Arm(text="2,048 virtual blocks", file=ARROW, options={"window_blocks": 128}),
+    "small-512": Arm(text="512 row groups of 1,000 rows", file=SMALL, options={"window_blocks": 512}),
+    "small-1024": Arm(text="1,024 row groups of 1,000 rows", file=SMALL, options={"window_blocks": 1024}),
+    "arrow": Arm(text="1,024 virtual blocks of Arrow (the default)", file=ARROW),
+    "arrow-512": Arm(text="512 virtual blocks", file=ARROW, options={"window_blocks": 16}),
+    "arrow-2048": Arm(text="2,048 virtual blocks", file=ARROW, options={"window_blocks": 64}),
 }
 
 
@@ -257,7 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny data and model, to see that everything runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--only", nargs="+", choices=ARMS, default=["row", "arrow", "small", "small-128"])
+    parser.add_argument("--only", nargs="+", choices=ARMS, default=["row", "arrow", "default", "small", "small-1024"])
     chosen = parser.parse_args()
     sizes = QUICK if chosen.quick else Sizes()
     torch.set_float32_matmul_precision("high")

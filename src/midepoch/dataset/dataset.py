@@ -404,7 +404,7 @@ class Dataset(Base[Item]):
         ``level="file"`` permutes the files. "block" permutes the blocks of all files (record batches, row groups), and
         then the rows inside windows. A window is a run of permuted blocks: at least ``window`` rows and at least
         ``window_blocks`` blocks, or as many as fit ``window_bytes``, which is a number or a string such as "1GiB". A
-        reader holds one window for each of its lanes. Local uncompressed Arrow counts as small virtual blocks of 256
+        reader holds one window for each of its lanes. Local uncompressed Arrow counts as small virtual blocks of 128
         rows or more, which are read without the rest of their record batch. "row" is a true permutation of all rows in
         constant memory, for memory-mapped Arrow. ``seed`` is an integer; by default it is 0, so that all ranks agree.
 

@@ -12,12 +12,12 @@ from midepoch._common.hashing import I64
 
 WINDOW, WINDOW_BLOCKS, WINDOW_BYTES = 8192, 32, 512 << 20
 """The default sizes of a window."""
-VIRTUAL_ROWS = 256
+VIRTUAL_ROWS = 128
 """The rows of a virtual block, at most."""
 VIRTUAL_BYTES = 1 << 20
 """The most bytes of a virtual block, unless a row has more."""
-VIRTUAL_PER_BLOCK = 16
-"""How many virtual blocks count as one in a window: 512 of them where a window has 32 other blocks."""
+VIRTUAL_PER_BLOCK = 32
+"""How many virtual blocks count as one in a window: 1,024 of them where a window has 32 other blocks."""
 MOST_VIRTUAL = 1 << 20
 """In larger datasets virtual blocks have more rows, so that there are about this many of them."""
 GUESSED, FOLLOWED = 64, 8192

@@ -113,7 +113,7 @@ def test_no_window_is_a_small_rest():
 def test_a_million_blocks_have_windows_of_any_size():
     starts, costs = np.arange(0, 1_000_001), PieceCosts(*np.ones((2, 1_000_000), np.int64))
     assert len(windows_of_blocks(starts, costs, rows=1, blocks=0, most_bytes=9)) == 1_000_001
-    assert len(windows_of_blocks(starts, costs, rows=1, blocks=1, most_bytes=99)) == 62_501
+    assert len(windows_of_blocks(starts, costs, rows=1, blocks=1, most_bytes=99)) == 31_251
 
 
 def test_windows_of_rows_are_runs_of_whole_pieces():
@@ -122,7 +122,7 @@ def test_windows_of_rows_are_runs_of_whole_pieces():
 
 
 def test_blocks_that_are_not_divided_are_their_own_virtual_blocks():
-    blocks = blocks_of([256, 0, 7, 100], 9)
+    blocks = blocks_of([128, 0, 7, 100], 9)
     assert virtual_counts(blocks).tolist() == [1, 1, 1, 1]
     assert virtual_starts(blocks, virtual_counts(blocks)) is blocks.starts
 
@@ -137,7 +137,7 @@ def virtual_rows(blocks):
 
 
 def test_blocks_that_can_be_divided_become_virtual_blocks_of_equal_rows():
-    assert virtual_rows(blocks_of([1000, 0, 5, 300], 10)) == [250] * 4 + [0, 5, 150, 150]
+    assert virtual_rows(blocks_of([1000, 0, 5, 300], 10)) == [125] * 8 + [0, 5, 100, 100, 100]
     assert virtual_rows(blocks_of([1000, 300], 10, divisible=False)) == [1000, 300]
 
 
