@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
 
 WHOLE_BATCHES = "whole_batches"
 MIXED_BLOCKS = 1024
-"""If the windows of all lanes have fewer blocks, a model learns less from sorted data (``benchmarks.shuffle_training``)."""
+"""If the windows of all lanes have fewer blocks, a model learns less from sorted data: see docs/performance.md."""
 
 
 class WindowBlocks(NamedTuple):
