@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.measure import Figure, figure, show
 from midepoch._common.hashing import I64
 from midepoch.delivery.session import share_evenly
-from midepoch.stages.pack.strategies import pack
+from midepoch.stages.pack.windows import pack
 
 LENGTH, WINDOW, GLOBAL_BATCH, RANKS = 32_768, 4096, 64, (2, 4, 8)
 

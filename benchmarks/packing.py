@@ -15,7 +15,7 @@ import numpy.typing as npt
 import midepoch as me
 from benchmarks import data
 from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show, without_survey
-from midepoch.stages.pack.strategies import pack
+from midepoch.stages.pack.windows import pack
 
 LENGTH, WINDOW = 4096, 1024
 WINDOWED = ("best_fit", "first_fit", "balanced")

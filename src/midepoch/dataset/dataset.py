@@ -73,10 +73,9 @@ from midepoch.stages.batch import Batch
 from midepoch.stages.columns import AddColumn, CastColumns, Convert, RenameColumns, Select
 from midepoch.stages.flow import WHOLE_LANE
 from midepoch.stages.functions import Filter, Map, MapBatches
-from midepoch.stages.pack.documents import Others, PackSpec
-from midepoch.stages.pack.strategies import Overlong, Strategy
+from midepoch.stages.pack.documents import Others, Overlong, PackSpec
 from midepoch.stages.pack.stream import PackStream
-from midepoch.stages.pack.windows import PackWindows
+from midepoch.stages.pack.windows import PackWindows, Strategy
 from midepoch.stages.stage import Stage, with_arguments
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.values.arrow import standalone

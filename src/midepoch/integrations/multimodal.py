@@ -20,8 +20,7 @@ from midepoch.formats import file_suffixes
 from midepoch.integrations.huggingface import from_hf
 from midepoch.integrations.multimodal_messages import Messages
 from midepoch.stages.pack.documents import IGNORED, is_token_mask
-from midepoch.stages.pack.strategies import Strategy
-from midepoch.stages.pack.windows import PackWindows
+from midepoch.stages.pack.windows import PackWindows, Strategy
 from midepoch.stages.skip import SkipErrors, SkipLimit, SkipLog
 from midepoch.storage.listing import find
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles

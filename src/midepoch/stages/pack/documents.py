@@ -1,8 +1,9 @@
 """Rows as documents: which columns go into packs, flat arrays of these along the tokens, and each document's length."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import islice, repeat
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,13 @@ from midepoch._common.checks import count
 from midepoch._common.hashing import I64
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem
-from midepoch.stages.pack.strategies import OVERLONG, Overlong
 from midepoch.values.columns import is_list, storage
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
 LENGTHS_AT_ONCE = 1024
+Overlong = Literal["cut", "drop", "alone"]
+OVERLONG: tuple[str, ...] = get_args(Overlong)
 Others = Literal["drop", "join"]
 MADE = ("position_ids", "document_ids", "cu_seqlens")
 """The columns that pack itself adds."""
@@ -95,18 +97,17 @@ class PackSpec:
 
     def check_type(self, name: str, kind: pa.DataType) -> None:
         """Raise unless an Arrow column of this type can be packed under its name."""
-        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        value = kind.value_type if is_list(kind) else pa.null()
-        if pa.types.is_integer(value):
-            return
-        if not (self._is_mask(name) and (pa.types.is_floating(value) or pa.types.is_boolean(value))):
-            raise self.wrong_type(name, str(kind))
+        inner = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        inner = inner.value_type if pa.types.is_dictionary(inner) else inner
+        value = inner.value_type if is_list(inner) else pa.null()
+        is_number = pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_boolean(value)
+        self.check_dtype(name, np.dtype(value.to_pandas_dtype() if is_number else object), str(inner))
 
-    def check_dtype(self, name: str, dtype: np.dtype[Any]) -> None:
+    def check_dtype(self, name: str, dtype: np.dtype[Any], actual: str | None = None) -> None:
         """Raise unless an array of this dtype can be packed under its column's name."""
-        if dtype.kind not in ("biuf" if self._is_mask(name) else "iu"):
-            raise self.wrong_type(name, f"values of the type {dtype}")
+        is_mask = is_token_mask(name) and name not in (self.column, self.label_source)
+        if dtype.kind not in ("biuf" if is_mask else "iu"):
+            raise self.wrong_type(name, actual or f"values of the type {dtype}")
 
     def wrong_type(self, name: str, actual: str) -> SchemaMismatchError:
         """The error that a column cannot be packed."""
@@ -118,9 +119,6 @@ class PackSpec:
         return SchemaMismatchError(
             f"pack needs lists of integers in the column {name!r}, but it holds {actual}. {remedy}"
         )
-
-    def _is_mask(self, name: str) -> bool:
-        return is_token_mask(name) and name not in (self.column, self.label_source)
 
 
 def is_token_mask(name: str) -> bool:
@@ -193,44 +191,18 @@ class DocumentReader:
 
     def windows(self, inputs: Flow, size: int) -> Iterator[RowRun]:
         """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
-        return Flow(row_runs=self.runs(inputs, lambda waiting: len(waiting) == size)).as_row_runs(size)
+        return Flow(row_runs=self.runs(inputs, repeat(size))).as_row_runs(size)
 
-    def stream(self, inputs: Flow, delivered: int) -> Iterator[RowRun]:
-        """The rows in runs of any length, when ``delivered`` tokens of the first row are packed already.
+    def runs(self, inputs: Flow, sizes: Iterable[int]) -> Iterator[RowRun]:
+        """The rows with the columns that go into packs, not converted. Of single items, ``sizes`` come together.
 
-        Single items may each cost a call of a user function, so they are read only until they fill another pack.
+        Each size is asked for when the first of its items is there.
         """
-        tokens = -delivered
-
-        def is_enough(waiting: list[SingleItem]) -> bool:
-            nonlocal tokens
-            tokens += self._tokens_in(waiting[-1][0])
-            enough = tokens >= self.spec.length
-            tokens = tokens % self.spec.length if enough else tokens
-            return enough
-
-        return self.runs(inputs, is_enough)
-
-    def _tokens_in(self, item: Any) -> int:
-        """The tokens that a row adds to a stream. A wrong row is a full pack: so it is read, and raises, now."""
-        try:
-            tokens = len(_row(item)[self.spec.column]) + (self.spec.eos is not None)
-        except (KeyError, TypeError):
-            return self.spec.length
-        return 0 if self.spec.overlong == "drop" and tokens > self.spec.length else tokens
-
-    def runs(self, inputs: Flow, is_enough: Callable[[list[SingleItem]], bool]) -> Iterator[RowRun]:
-        """The rows with the columns that go into packs, not converted. Single items wait until they are enough."""
         for run in inputs.row_runs or ():
             yield RowRun(run.rows.select(self._columns(run.rows.names)), run.cursors, run.keys)
-        waiting: list[SingleItem] = []
-        for single in inputs.as_single_items() if inputs.row_runs is None else ():
-            waiting.append(single)
-            if is_enough(waiting):
-                yield self._run_of(waiting)
-                waiting = []
-        if waiting:
-            yield self._run_of(waiting)
+        single_items = inputs.as_single_items() if inputs.row_runs is None else iter(())
+        for single, size in zip(single_items, sizes, strict=False):
+            yield self._run_of([single, *islice(single_items, size - 1)])
 
     def _run_of(self, single_items: list[SingleItem]) -> RowRun:
         rows = [_row(item) for item, _, _ in single_items]
@@ -274,7 +246,7 @@ class DocumentReader:
         Of columns that lie in files, only the offsets are read.
         """
         runs = inputs.row_runs
-        for run in runs if runs is not None else self.runs(inputs, lambda waiting: len(waiting) == LENGTHS_AT_ONCE):
+        for run in runs if runs is not None else self.runs(inputs, repeat(LENGTHS_AT_ONCE)):
             if self.spec.column not in run.rows.names:
                 raise missing_column(self.spec.column, run.rows.names)
             yield run.keys, self._column(self.spec.column, run)[1]

@@ -2,10 +2,10 @@
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,19 +15,65 @@ from midepoch._common.checks import count
 from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
-from midepoch.stages.counted import CountedItems, Groups, Wanted
+from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun, compare_check, concat_runs, keys_inside
 from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
-from midepoch.stages.pack.strategies import Packs
 from midepoch.stages.stage import Stage
 from midepoch.values.columns import Form
 from midepoch.values.convert import join_others
 from midepoch.values.rows import Rows, convert_item
 
-Layout = TypeVar("Layout")
 NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
 STACKED_TOKENS, MOST_STACKED = 1 << 16, 1024
 """The most tokens, and the most packs, of a stream that are made together: they fit the CPU cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packs:
+    """The pieces of each pack. Piece ``p`` is the tokens ``starts[p]`` to ``stops[p]`` of ``documents[p]``.
+
+    Pack ``k`` holds the pieces from ``bounds[k]`` to ``bounds[k + 1]``.
+    """
+
+    documents: I64
+    starts: I64
+    stops: I64
+    bounds: I64
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def owners(self) -> I64:
+        """The number of each piece's pack."""
+        return np.repeat(np.arange(len(self)), np.diff(self.bounds))
+
+    def select(self, packs: I64) -> "Packs":
+        """These packs alone."""
+        sizes = self.bounds[packs + 1] - self.bounds[packs]
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        pieces = np.repeat(self.bounds[packs] - bounds[:-1], sizes) + np.arange(bounds[-1])
+        return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
+
+    def keep(self, pieces: npt.NDArray[np.bool_]) -> "Packs":
+        """The same packs with only the pieces where the mask is true. A pack may have none of them."""
+        bounds = np.concatenate([[0], np.cumsum(pieces)])[self.bounds]
+        return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
+
+
+def cut(lengths: I64, ends: I64, starts: I64, stops: I64) -> Packs:
+    """Cut packs from a stream of documents: the tokens from ``starts`` to ``stops``.
+
+    ``ends`` says where in the stream each document ends. Documents may be missing where no pack is cut.
+    """
+    firsts = np.searchsorted(ends, starts, "right")
+    sizes = np.searchsorted(ends, stops, "left") - firsts + 1
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    documents = np.repeat(firsts - bounds[:-1], sizes) + np.arange(bounds[-1])
+    of_documents = lengths[documents]
+    begins = ends[documents] - of_documents
+    first_tokens = np.maximum(np.repeat(starts, sizes) - begins, 0)
+    return Packs(documents, first_tokens, np.minimum(np.repeat(stops, sizes) - begins, of_documents), bounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +100,31 @@ class PackStage(Stage):
         return None
 
 
-class PackPlan(NamedTuple, Generic[Layout]):
+class Planned(NamedTuple):
+    """Packs that are planned."""
+
+    layout: Packs
+    """Which pieces of which inputs they are made of."""
+    keyed: I64
+    """For each pack, the input whose key its own is made of."""
+    numbers: I64
+    """For each pack, its number among those of that input."""
+
+
+class PackPlan(NamedTuple):
     """Packs that are planned, and the documents that they need."""
 
     documents: I64
     """The numbers of the documents among the inputs. They rise."""
     lengths: I64
     """Their lengths, as the survey says."""
-    layout: Layout
+    layout: Packs
+    """The packs that are made of these documents."""
+    keys: I64
+    """The keys of the packs."""
 
 
-class PlannedPacks(Groups, Generic[Layout]):
+class PlannedPacks(Groups):
     """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
 
     def __init__(self, inputs: CountedItems, spec: PackSpec, size: int, own_numbers: Cursor, context: Context) -> None:
@@ -73,44 +133,59 @@ class PlannedPacks(Groups, Generic[Layout]):
         self._spec, self._context, self._reader = spec, context, DocumentReader(spec, context)
 
     @abstractmethod
-    def _plans_of(self, numbers: I64) -> Iterable[PackPlan[Layout]]:
-        """The plans that make these packs together; none if there are no numbers."""
+    def _plans(self, numbers: I64) -> Iterator[Planned]:
+        """The plans that make these packs together, in their order; none if there are no numbers."""
 
-    def _planned(self, opened: Any, wanted: Wanted, first: I64) -> tuple[Flow, Iterator[tuple[Layout, Documents]]]:
-        """The flow of the documents that are needed, and each layout with its documents.
+    def inputs_of(self, numbers: I64) -> Pieces:
+        pieces, done = [Pieces(*[numbers[:0]] * 4)], 0
+        for layout, *_ in self._plans(numbers):
+            pieces.append(Pieces(done + layout.owners, layout.documents, layout.starts, layout.stops))
+            done += len(layout)
+        return Pieces._make(np.concatenate(columns) for columns in zip(*pieces, strict=True))
+
+    def keys(self, numbers: I64) -> I64:
+        return np.concatenate([numbers[:0], *map(self._keys_of, self._plans(numbers))])
+
+    def _keys_of(self, planned: Planned) -> I64:
+        inputs, of_packs = np.unique(planned.keyed, return_inverse=True)
+        return keys_inside(self._inputs.keys(inputs)[of_packs], planned.numbers)
+
+    def _planned(self, opened: Any, wanted: Wanted, first: I64) -> tuple[Flow, Iterator[tuple[PackPlan, Documents]]]:
+        """The flow of the documents that are needed, and each plan with its documents.
 
         The inputs ``first`` are those that a check in the cursor is of. Where there are no plans, the next ones are
         not known yet.
         """
         for check in self._own_numbers[1:]:
             compare_check(check, self._inputs.keys(first), self._spec.number, self._context)
-        begun: deque[PackPlan[Layout]] = deque()
+        begun: deque[PackPlan] = deque()
 
         def documents() -> Iterator[I64]:
             for numbers in wanted:
-                plan = None
-                for plan in self._plans_of(numbers):
-                    begun.append(plan)
-                    yield plan.documents
-                if plan is None:
-                    yield numbers[:0]
+                for planned in self._plans(numbers):
+                    inputs, inside = np.unique(planned.layout.documents, return_inverse=True)
+                    layout = replace(planned.layout, documents=inside)
+                    begun.append(PackPlan(inputs, self._lengths_of(inputs), layout, self._keys_of(planned)))
+                    yield inputs
+                if not len(numbers):
+                    yield numbers
 
         flow = self._inputs.flow(opened, documents())
         return flow, self._read(flow, begun)
 
-    def _read(self, flow: Flow, begun: deque[PackPlan[Layout]]) -> Iterator[tuple[Layout, Documents]]:
-        """The layouts with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
+    def _read(self, flow: Flow, begun: deque[PackPlan]) -> Iterator[tuple[PackPlan, Documents]]:
+        """The plans with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
         waiting: list[RowRun] = []
-        for run in self._reader.runs(flow, lambda items: len(items) == len(begun[0].documents)):
+        for run in self._reader.runs(flow, iter(lambda: len(begun[0].documents), None)):
             waiting.append(run)
             while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
                 plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
                 documents = self._reader.read(joined.slice(0, needed))
                 self._compare_lengths(plan, documents.lengths)
-                yield plan.layout, documents
+                yield plan, documents
                 waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
 
-    def _compare_lengths(self, plan: PackPlan[Layout], lengths: I64) -> None:
+    def _compare_lengths(self, plan: PackPlan, lengths: I64) -> None:
         """Raise if a document does not have the length that the survey says."""
         for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
             end = self._spec.eos is not None

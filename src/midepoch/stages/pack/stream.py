@@ -8,7 +8,8 @@ are delivered.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.counted import CHUNK, CountedItems, Pieces, Wanted
+from midepoch.stages.counted import CHUNK, CountedItems, Wanted
 from midepoch.stages.flow import (
     Context,
     Flow,
@@ -25,22 +26,25 @@ from midepoch.stages.flow import (
     check_delivered,
     check_of,
     compare_check,
-    keys_inside,
     split_cursor,
 )
 from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec, join_documents
 from midepoch.stages.pack.packs import (
     NO_TOKENS,
     PackPlan,
+    Packs,
     PackStage,
+    Planned,
     PlannedPacks,
+    cut,
     is_ragged,
     not_left_out,
     pack_form,
     stack_packs,
 )
-from midepoch.stages.pack.strategies import Packs, cut
 
+DOCUMENTS_AT_ONCE = 16
+"""How many documents are read together, of those that come one by one: few, as each may cost a call."""
 PACKS_AT_ONCE = 1 << 10
 """The documents of this many packs are looked up together for their keys."""
 
@@ -117,7 +121,7 @@ class PackStream(PackStage):
         start, delivered, check = split_cursor(cursor, inputs.skips)
         before, tokens = np.array([start], np.int64), 0
         idle, reader = Idle(inputs.passes, NO_TOKENS), DocumentReader(self.spec, context)
-        for run in reader.stream(inputs, delivered):
+        for run in reader.runs(inputs, repeat(DOCUMENTS_AT_ONCE)):
             compare_check(check, run.keys[:1], self.spec.number, context)
             documents = reader.read(run)
             cursors = np.stack([np.concatenate([before, run.cursors[:-1]]), run.cursors], axis=1)
@@ -161,7 +165,7 @@ def _join(runs: Sequence[StreamRun]) -> StreamRun:
     )
 
 
-class PlannedStream(PlannedPacks[Packs]):
+class PlannedStream(PlannedPacks):
     """The packs of one stream of tokens, counted.
 
     What ``Groups`` counts are tokens: those of ``CHUNK`` documents at a time, when they are needed.
@@ -204,17 +208,19 @@ class PlannedStream(PlannedPacks[Packs]):
         flow, read = self._planned(opened, wanted, np.array([0]))
         return _flow(self._made(read), flow)
 
-    def _made(self, read: Iterator[tuple[Packs, Documents]]) -> Iterator[RowRun]:
-        for layout, documents in read:
-            cursors = np.zeros((len(layout), 1), np.int64)
-            yield from stack_packs(documents, layout, cursors, None, self._spec, self._context)
+    def _made(self, read: Iterator[tuple[PackPlan, Documents]]) -> Iterator[RowRun]:
+        for plan, documents in read:
+            cursors = np.zeros((len(plan.layout), 1), np.int64)
+            yield from stack_packs(documents, plan.layout, cursors, None, self._spec, self._context)
 
-    def _plans_of(self, numbers: I64) -> Iterator[PackPlan[Packs]]:
-        if len(numbers):
-            yield self._plan(numbers)
+    def _plans(self, numbers: I64) -> Iterator[Planned]:
+        for begin in range(0, len(numbers), PACKS_AT_ONCE):
+            layout = self._layout(numbers[begin : begin + PACKS_AT_ONCE])
+            firsts = layout.bounds[:-1]
+            yield Planned(layout, layout.documents[firsts], layout.starts[firsts])
 
-    def _plan(self, numbers: I64) -> PackPlan[Packs]:
-        """The documents that hold the tokens of these packs."""
+    def _layout(self, numbers: I64) -> Packs:
+        """The pieces of the documents that hold the tokens of these packs."""
         self.has(int(numbers[-1]) + 1)
         starts = self._delivered + numbers * self._spec.length
         stops = np.minimum(starts + self._spec.length, self._ends[-1])
@@ -229,12 +235,8 @@ class PlannedStream(PlannedPacks[Packs]):
             documents.append(chunk * CHUNK + inside)
             all_lengths.append(lengths[inside])
             all_ends.append(ends[inside])
-        lengths = np.concatenate(all_lengths)
-        return PackPlan(np.concatenate(documents), lengths, cut(lengths, np.concatenate(all_ends), starts, stops))
-
-    def inputs_of(self, numbers: I64) -> Pieces:
-        documents, _, layout = self._plan(numbers)
-        return Pieces(layout.owners, documents[layout.documents], layout.starts, layout.stops)
+        layout = cut(np.concatenate(all_lengths), np.concatenate(all_ends), starts, stops)
+        return replace(layout, documents=np.concatenate(documents)[layout.documents])
 
     def outputs_of(self, inputs: I64) -> I64:
         found = [inputs[:0]]
@@ -246,12 +248,3 @@ class PlannedStream(PlannedPacks[Packs]):
             first = max(0, end - int(lengths[inside]))
             found.append(np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0))
         return np.unique(np.concatenate(found))
-
-    def keys(self, numbers: I64) -> I64:
-        keys = [np.empty(0, np.int64)]
-        for begin in range(0, len(numbers), PACKS_AT_ONCE):
-            documents, _, layout = self._plan(numbers[begin : begin + PACKS_AT_ONCE])
-            firsts = layout.bounds[:-1]
-            inputs, of_packs = np.unique(documents[layout.documents[firsts]], return_inverse=True)
-            keys.append(keys_inside(self._inputs.keys(inputs)[of_packs], layout.starts[firsts]))
-        return np.concatenate(keys)

@@ -103,7 +103,7 @@ def test_windows_of_single_items_are_those_of_runs(single, make):
     assert values == [1, 2, 3, 4, 5, 6]
 
 
-def test_single_items_are_read_until_they_fill_a_pack():
+def test_of_single_items_as_many_are_read_as_are_asked_for():
     asked = []
 
     def items():
@@ -111,16 +111,8 @@ def test_single_items_are_read_until_they_fill_a_pack():
             asked.append(number)
             yield {"input_ids": row}, (number + 1,), number
 
-    runs = reader().stream(Flow(single_items=items()), 0)
-    assert len(next(runs)) == 3, "3, 0 and 1 tokens fill a pack of 4"
-    assert asked == [0, 1, 2]
-    assert [len(run) for run in runs] == [2]
-
-
-def test_delivered_tokens_fill_no_pack_again():
-    items = (({"input_ids": row}, (number + 1,), number) for number, row in enumerate(ROWS))
-    runs = list(reader().stream(Flow(single_items=items), 2))
-    assert [len(run) for run in runs] == [4], "1, 0, 1 and 2 tokens"
+    runs = reader().runs(Flow(single_items=items()), iter([1, 2, 4]))
+    assert [(len(next(runs)), len(asked)) for _ in range(3)] == [(1, 1), (2, 3), (2, 5)]
 
 
 def test_rows_must_have_the_same_columns():

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.stages.pack.packs import cumulative, ids_within
-from midepoch.stages.pack.strategies import ASSIGN, Strategy, cut, pack
+from midepoch.stages.pack.packs import cumulative, cut, ids_within
+from midepoch.stages.pack.windows import ASSIGN, Strategy, pack
 
 STRATEGIES = ["best_fit", "first_fit", "balanced"]
 many = settings(max_examples=200, deadline=None)

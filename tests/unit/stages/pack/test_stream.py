@@ -10,8 +10,7 @@ import midepoch as me
 from files import write
 from midepoch.stages.flow import Context
 from midepoch.stages.pack.documents import Documents, PackSpec
-from midepoch.stages.pack.packs import ids_within, stack_packs
-from midepoch.stages.pack.strategies import cut
+from midepoch.stages.pack.packs import cut, ids_within, stack_packs
 from midepoch.testing import same
 from surveys import without_survey
 
