@@ -73,7 +73,6 @@ bench-own: $(STAMP)
 	$(BIN)/python -m benchmarks.workers
 	$(BIN)/python -m benchmarks.huggingface
 	$(BIN)/python -m benchmarks.packing
-	$(BIN)/python -m benchmarks.counted
 	$(BIN)/python -m benchmarks.mixing
 	$(BIN)/python -m benchmarks.filters
 	$(BIN)/python -m benchmarks.structured

@@ -1,12 +1,9 @@
 """The data for the benchmarks: generated on demand in benchmarks/data, the same on every machine."""
 
-import csv
 import io
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,21 +52,6 @@ def documents(rows: int, median: int = 1300) -> Path:
         _write_stream(folder / "documents.arrow", (_documents(rng, part) for part in parts))
 
     return _made(f"documents-{rows}" if median == 1300 else f"documents-{rows}-{median}", write)
-
-
-def parquet_documents(rows: int, median: int = 400) -> Path:
-    """Such documents, with ids, in one Parquet file of row groups of 20,000 rows."""
-
-    def write(folder: Path) -> None:
-        rng, lengths = np.random.default_rng(5), document_lengths(rows, median)
-        parts = (lengths[at : at + 20_000] for at in range(0, rows, 20_000))
-        schema = _documents(rng, lengths[:1]).schema.append(pa.field("id", pa.int64()))
-        with pq.ParquetWriter(folder / "documents.parquet", schema) as writer:
-            for part in parts:
-                batch = _documents(rng, part)
-                writer.write_batch(batch.append_column("id", pa.array(np.arange(len(part)))))
-
-    return _made(f"parquet-documents-{rows}", write)
 
 
 def document_lengths(rows: int, median: int = 1300, sigma: float = 1.0) -> npt.NDArray[np.int64]:
@@ -192,42 +174,6 @@ def tables(files: int, groups: int, rows: int) -> Path:
     return _made(f"tables-{files}-{groups}-{rows}", write)
 
 
-def mixed(kind: str, rows: int, block: int, files: int = 4) -> Path:
-    """Rows of a number and six random ones, 56 bytes each, in blocks of ``block`` rows.
-
-    ``kind`` is "parquet", "arrow", "lz4" (compressed Arrow) or "jsonl", which has no blocks of its own. With "texts",
-    Parquet, the random numbers are replaced by a text of 1.3 KB, one of a thousand, which compresses well.
-    """
-
-    def write(folder: Path) -> None:
-        rng = np.random.default_rng(8)
-        suffix = {"lz4": "arrow", "texts": "parquet"}.get(kind, kind)
-        for number, first in enumerate(range(0, rows, rows // files)):
-            path = folder / f"part-{number:04}.{suffix}"
-            starts = range(first, first + rows // files, block)
-            _write_blocks(path, kind, (_mixed(rng, start, block, text=kind == "texts") for start in starts), block)
-
-    return _made(f"mixed-{kind}-{rows}-{block}", write)
-
-
-def lines(kind: str, rows: int) -> Path:
-    """The same rows as :func:`texts`, in one file of JSON lines or CSV."""
-
-    def write(folder: Path) -> None:
-        rng, pool = np.random.default_rng(5), _pool()
-        with open(folder / f"part.{kind}", "w", newline="") as file:
-            table = csv.writer(file)
-            for first in range(0, rows, BATCH_ROWS):
-                batch = _texts(rng, pool, first, BATCH_ROWS)
-                if kind == "csv":
-                    table.writerows([batch.schema.names] if first == 0 else [])
-                    table.writerows(zip(*batch.to_pydict().values(), strict=True))
-                else:
-                    file.writelines(json.dumps(row) + "\n" for row in batch.to_pylist())
-
-    return _made(f"{kind}-{rows}", write)
-
-
 def _made(name: str, write: Callable[[Path], None]) -> Path:
     """The folder of that name. It is written first if it does not exist, and never left half written."""
     folder, unfinished = FOLDER / name, FOLDER / f"{name}.unfinished"
@@ -246,23 +192,6 @@ def _write_stream(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
         writer.write_batch(first)
         for batch in batches:
             writer.write_batch(batch)
-
-
-def _write_blocks(path: Path, kind: str, batches: Iterator[pa.RecordBatch], rows: int) -> None:
-    first = next(batches)
-    if kind in ("parquet", "texts"):
-        with pq.ParquetWriter(path, first.schema, use_dictionary=False) as parquet:
-            for batch in chain([first], batches):
-                parquet.write_batch(batch, row_group_size=rows)
-    elif kind == "jsonl":
-        with open(path, "w") as file:
-            for batch in chain([first], batches):
-                file.writelines(json.dumps(row) + "\n" for row in batch.to_pylist())
-    else:
-        options = pa.ipc.IpcWriteOptions(compression="lz4" if kind == "lz4" else None)
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, first.schema, options=options) as stream:
-            for batch in chain([first], batches):
-                stream.write_batch(batch)
 
 
 def words(letters: int = 16 << 20) -> str:
@@ -307,14 +236,6 @@ def _texts(rng: np.random.Generator, pool: str, first: int, rows: int) -> pa.Rec
             "score": rng.random(rows),
         }
     )
-
-
-def _mixed(rng: np.random.Generator, first: int, rows: int, *, text: bool) -> pa.RecordBatch:
-    numbers = {"id": np.arange(first, first + rows)}
-    if not text:
-        return pa.RecordBatch.from_pydict(numbers | {f"x{place}": rng.random(rows).round(6) for place in range(6)})
-    pool = pa.array([f"{number:04} " * 260 for number in range(1000)])
-    return pa.RecordBatch.from_pydict(numbers | {"text": pool.take(pa.array(rng.integers(0, 1000, rows)))})
 
 
 def _tokens(rng: np.random.Generator) -> pa.RecordBatch:

@@ -4,13 +4,14 @@ import argparse
 import json
 import timeit
 import warnings
+from functools import partial
 from itertools import islice
 
 from torch.utils.data import DataLoader
 
 import midepoch as me
 from benchmarks import data
-from benchmarks.measure import Figure, at_most, exhaust, figure, in_turn, medians, seconds, show
+from benchmarks.measure import Figure, at_most, exhaust, figure, in_turn, medians, processor_seconds, seconds, show
 
 BATCH = 64
 WORKERS = (0, 2, 4)
@@ -80,6 +81,22 @@ def overhead(token_rows: int, text_rows: int, repeats: int) -> list[Figure]:
     return figures
 
 
+def digests(rows: int, repeats: int) -> list[Figure]:
+    """The processor time that a digest of the delivered rows adds to an epoch."""
+    texts = me.read(data.texts(rows), index_dir=data.INDEX)
+    figures = []
+    for what, dataset in (("in order", texts), ("block shuffle", texts.shuffle(1))):
+        passes = {
+            asked: partial(processor_seconds, lambda d=dataset, a=asked: exhaust(me.Loader(d, BATCH, digest=a)))
+            for asked in (False, True)
+        }
+        times = {asked: min(taken) for asked, taken in in_turn(passes, repeats).items()}
+        figures.append(
+            at_most(2.0, f"text batches, {what}: added by a digest", 100 * (times[True] / times[False] - 1), "%")
+        )
+    return figures
+
+
 def _plain(dataset: me.Dataset, workers: int) -> DataLoader:
     """torch's own loader, without conversions, like the Loader."""
     return DataLoader(dataset, batch_size=None, num_workers=workers, collate_fn=_as_it_is)
@@ -102,6 +119,7 @@ def main() -> None:
     tokens, texts, repeats = (2_000, 12_000, 2) if quick else (32_000, 200_000, 7)
     show("First batch after a resume", first_batch(tokens, repeats))
     show("state_dict() of a Loader", states(2_000, repeats))
+    show("A digest of the delivered rows", digests(texts, repeats))
     show("Overhead over a plain DataLoader", overhead(tokens, texts, repeats))
 
 

@@ -1,8 +1,8 @@
 """What a dataset of 10^5 files and 10^10 rows takes, with a made-up index: ``python -m benchmarks.scale``.
 
 There are no such files: an index that says so is written, and opened in a fresh process as ``read`` opens a saved one.
-Nothing here is proportional to the number of rows. With ``--cores`` it measures what two processes gain over one, with
-``--arrow`` 2,000,000,000 rows of Arrow.
+Nothing here is proportional to the number of rows. With ``--arrow`` it measures 2,000,000,000 rows of
+Arrow.
 """
 
 import argparse
@@ -11,13 +11,11 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.measure import Figure, at_most, figure, fresh, seconds, show
+from benchmarks.measure import Figure, at_most, figure, fresh, show
 from midepoch.dataset import Dataset, from_source
 from midepoch.dataset.read import read
 from midepoch.formats import Scan, scan_file
@@ -129,69 +127,15 @@ def requests(ranks: int, rows_per_second: float) -> list[Figure]:
     ]
 
 
-def words(columns: dict[str, Any]) -> dict[str, Any]:
-    """A tokeniser in plain Python: it keeps a core busy, as many functions of users do."""
-    return {"input_ids": [[hash(word) % 50_000 for word in text.split()] for text in columns["text"]]}
-
-
-def is_long(row: dict[str, Any]) -> bool:
-    return len(row["input_ids"]) > 5
-
-
-def cores(rows: int, files: int) -> Iterator[Figure]:
-    """How much faster two processes prepare data than one, by the clock."""
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(files):
-            texts = [f"{row} some words of a text that is split and counted {row % 97}" for row in range(rows // files)]
-            with open(f"{folder}/part-{number:03d}.jsonl", "w") as file:
-                file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-        for name, prepare in (("index", _index), ("survey", _survey), ("cache", _cache)):
-            taken = {}
-            for processes in (1, 2):
-                with ProcessPoolExecutor(processes, get_context("spawn")) as executor:
-                    list(executor.map(_import, range(processes)))  # so that nobody waits for imports
-                    taken[processes] = min(prepare(folder, executor) for _ in range(3))
-            yield figure(f"{name}, 2 processes / 1", taken[1] / taken[2])
-
-
-def _import(_: int) -> None:
-    time.sleep(1)  # long enough that each process gets one of these calls
-
-
-def _index(folder: str, executor: Executor) -> float:
-    with tempfile.TemporaryDirectory() as index_dir:
-        return seconds(lambda: read(folder, index_dir=index_dir, executor=executor))
-
-
-def _tokenised(folder: str) -> Dataset:
-    return read(folder).map(words, batched=True, one_to_one=True)
-
-
-def _survey(folder: str, executor: Executor) -> float:
-    dataset = _tokenised(folder).filter(is_long)
-    with tempfile.TemporaryDirectory() as kept:
-        return seconds(lambda: dataset.survey(executor=executor, folder=kept))
-
-
-def _cache(folder: str, executor: Executor) -> float:
-    dataset = _tokenised(folder)
-    with tempfile.TemporaryDirectory() as kept:
-        return seconds(lambda: dataset.cache(f"{kept}/cache", executor=executor))
-
-
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=100_000)
     parser.add_argument("--ranks", type=int, default=1_024)
-    parser.add_argument("--cores", action="store_true", help="measure what two processes gain over one instead")
     parser.add_argument("--arrow", action="store_true", help="measure 20,000 Arrow files of 100 batches instead")
     options = parser.parse_args()
     if options.arrow:
         show("Arrow files of 100 record batches", arrow(20_000, indexed=1_000))
-        return
-    if options.cores:
-        show("Two processes against one", cores(rows=400_000, files=16))
         return
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/made-up.index"

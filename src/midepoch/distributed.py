@@ -10,13 +10,11 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
 from midepoch.delivery.passes import EMPTY
 from midepoch.delivery.reader import take_turns
-from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.errors import CheckpointMismatchError, needs
 from midepoch.loader import Loader
 
-try:
+with needs("torch", "torch", "midepoch.distributed"):
     import torch.distributed
-except ImportError as error:
-    raise MissingExtraError("torch", "torch", "midepoch.distributed") from error
 
 AnyDataset = TypeVar("AnyDataset", bound=Dataset)
 

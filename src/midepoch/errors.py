@@ -21,6 +21,8 @@ Wrong arguments raise plain ``ValueError`` and ``TypeError``, on the line that p
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class MidepochError(Exception):
@@ -106,3 +108,12 @@ class MissingExtraError(MidepochError, ImportError):
     def __str__(self) -> str:
         package, extra, purpose = self.args
         return f"{purpose} needs {package}, which is not installed: pip install 'midepoch[{extra}]'"
+
+
+@contextmanager
+def needs(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """For imports of an optional dependency: if they fail, :class:`MissingExtraError` says how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(package, extra, purpose) from error

@@ -17,13 +17,11 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 
-try:
+with needs("torch", "torch", "midepoch.Loader"):
     import torch.multiprocessing
     import torch.utils.data
-except ImportError as error:
-    raise MissingExtraError("torch", "torch", "midepoch.Loader") from error
 
 from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import launched_rank, process_group_store

@@ -5,7 +5,6 @@ import json
 import logging
 import pickle
 import re
-import sys
 from itertools import islice, pairwise, zip_longest
 
 import numpy as np
@@ -245,7 +244,6 @@ class Terminal:
 def test_B1_show_progress_writes_to_a_terminal_and_changes_nothing(folder, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr("midepoch._common.jobs.QUIET_SECONDS", 0.0)
     loader, dataset = create(folder, show_progress=True)
     batches = iter(loader)

@@ -21,7 +21,7 @@ from midepoch.dataset.mixing import mix
 from midepoch.dataset.read import read
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.position import Position
-from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.errors import CheckpointMismatchError, needs
 from midepoch.order.orders import Level, OrderStep, Shuffle, Slice
 from midepoch.order.selection import Slices, TrainTestSplit
 from midepoch.pipeline.adopt import adopt
@@ -120,10 +120,8 @@ def _load_json(content: bytes, path: Path) -> Any:
 
 
 def _load_torch(content: bytes, name: str) -> Any:
-    try:
+    with needs("torch", "torch", "to open a file of torch.save"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError("torch", "torch", "to open a file of torch.save") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says of bytes that others wrote is no answer
@@ -166,10 +164,8 @@ class _Metadata(pickle.Unpickler):
 
 def _load_distributed(folder: Path) -> Any:
     """The values that are not tensors, which are stored as bytes of torch.save."""
-    try:
+    with needs("torch", "torch", "to open a folder of torch.distributed.checkpoint"):
         import torch.distributed.checkpoint.filesystem  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("torch", "torch", "to open a folder of torch.distributed.checkpoint") from error
     paths, stored_values, kinds = _metadata_of(folder)
     content: dict[Any, Any] = {}
     for index, stored in stored_values.items():

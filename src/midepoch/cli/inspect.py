@@ -17,7 +17,7 @@ from midepoch.cli.checkpoints import FoundState, dataset_of_state, find_states, 
 from midepoch.cli.main import Answer, table
 from midepoch.dataset import file_rows, plan_of
 from midepoch.delivery.session import Session
-from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.errors import CheckpointMismatchError, needs
 from midepoch.pipeline.pipeline import cut_of
 from midepoch.sources.files import FileRows
 
@@ -188,12 +188,10 @@ def _draw(arguments: Namespace, *, with_files: bool) -> None:
     """Draw the state of the checkpoint: its lanes, and with ``with_files`` also the files."""
     if Path(arguments.png).suffix.lower() not in PICTURES:
         raise ValueError(f"--png {arguments.png}: the name must end in {', '.join(PICTURES)}.")
-    try:
+    with needs("matplotlib", "viz", "inspect --png"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.colors import LinearSegmentedColormap
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "viz", "inspect --png") from error
     found, source = only_state(arguments.checkpoint), None
     if with_files:
         dataset, _ = dataset_of_state(arguments.data, found, pipeline=arguments.pipeline)

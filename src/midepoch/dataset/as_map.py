@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import count
 from midepoch.delivery.plan import Plan
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 from midepoch.index.tables import NumberIndex
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.files import FileRows
@@ -200,10 +200,8 @@ def joined(parts: Iterator[Any], columns: list[str] | None) -> Any:
 
 def _pandas() -> Any:
     """The module, imported when it is first needed. Raises with the install command if it is missing."""
-    try:
+    with needs("pandas", "pandas", "to_pandas"):
         import pandas
-    except ImportError as error:
-        raise MissingExtraError("pandas", "pandas", "to_pandas") from error
     return pandas
 
 

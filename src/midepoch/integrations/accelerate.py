@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from midepoch.distributed import Complete, Received, epoch_is_over, one_epoch, own_state, received
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 from midepoch.loader import Loader
 
-try:
+with needs("accelerate", "accelerate", "midepoch.integrations.accelerate"):
     from accelerate import Accelerator
     from accelerate.data_loader import DataLoaderStateMixin
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device
-except ImportError as error:
-    raise MissingExtraError("accelerate", "accelerate", "midepoch.integrations.accelerate") from error
 
 
 def prepare_loader(accelerator: Accelerator, loader: Loader) -> "PreparedLoader":

@@ -17,7 +17,7 @@ from typing import Any
 
 from midepoch._common.checks import cached_property, count
 from midepoch._common.files import exclusive_lock, read_trusted, write_privately
-from midepoch.errors import MissingExtraError, NoDataError
+from midepoch.errors import NoDataError, needs
 from midepoch.index.saved import digest_of
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.urls import is_url
@@ -92,10 +92,8 @@ class LoadArguments:
 
         `datasets` would fail on a cache with missing files. If it is ``broken``, `datasets` is asked to rebuild it.
         """
-        try:
+        with needs("datasets", "huggingface", f"The first indexing of {self.path!r}"):
             import datasets
-        except ImportError as error:
-            raise MissingExtraError("datasets", "huggingface", f"The first indexing of {self.path!r}") from error
         others = {"download_mode": "reuse_cache_if_exists", **self.others} if broken else self.others
         try:
             loaded = datasets.load_dataset(
@@ -214,10 +212,8 @@ def _saved(folder: Path) -> SplitFiles:
 
 def saved_info(folder: str) -> Any:
     """The ``DatasetInfo`` that `datasets` wrote beside the Arrow files in a folder."""
-    try:
+    with needs("datasets", "huggingface", "The info of a dataset"):
         import datasets
-    except ImportError as error:
-        raise MissingExtraError("datasets", "huggingface", "The info of a dataset") from error
     return datasets.DatasetInfo.from_directory(folder)
 
 

@@ -17,7 +17,7 @@ from midepoch._common.hashing import I64
 from midepoch.dataset import Dataset, file_rows, from_source, plan_of, with_order_step
 from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
-from midepoch.errors import CheckpointMismatchError, DataFormatError, MissingExtraError, NoDataError
+from midepoch.errors import CheckpointMismatchError, DataFormatError, NoDataError, needs
 from midepoch.extending import FrontDoor
 from midepoch.index.index import IndexView
 from midepoch.integrations.iceberg_columns import FieldIdIndex, NamedField, TableColumns, fields_inside, id_of
@@ -258,10 +258,8 @@ class Snapshot:
 
 def _table(table: Any, catalog_config: Mapping[str, Any] | None) -> Any:
     """The table, opened in the catalog if it is given by name."""
-    try:
+    with needs("pyiceberg", "iceberg", "IcebergDataset"):
         from pyiceberg.catalog import load_catalog
-    except ImportError as error:
-        raise MissingExtraError("pyiceberg", "iceberg", "IcebergDataset") from error
     if not isinstance(table, str | tuple):
         return table
     if catalog_config is None:

@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from midepoch.distributed import Received, all_epochs, gather_state, received
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 from midepoch.loader import Loader
 
-try:
+with needs("lightning", "lightning", "midepoch.integrations.lightning"):
     from lightning.pytorch import LightningDataModule
-except ImportError as error:
-    raise MissingExtraError("lightning", "lightning", "midepoch.integrations.lightning") from error
 
 
 class LoaderDataModule(LightningDataModule):  # type: ignore[misc]

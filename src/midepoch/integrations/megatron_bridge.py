@@ -10,13 +10,11 @@ from typing import Any
 import torch
 
 from midepoch.distributed import all_epochs
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 from midepoch.loader import Loader
 
-try:
+with needs("megatron-bridge", "megatron-bridge", "midepoch.integrations.megatron_bridge"):
     from megatron.bridge.data.utils import DatasetProvider
-except ImportError as error:
-    raise MissingExtraError("megatron-bridge", "megatron-bridge", "midepoch.integrations.megatron_bridge") from error
 
 
 class ExternalLoader:

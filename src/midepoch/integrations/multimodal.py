@@ -14,7 +14,7 @@ from midepoch._common.files import check_trust
 from midepoch.dataset import Dataset, file_rows, plan_of, with_launched_shard, with_stage
 from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
-from midepoch.errors import DataFormatError, MissingExtraError, SchemaMismatchError
+from midepoch.errors import DataFormatError, SchemaMismatchError, needs
 from midepoch.extending import FrontDoor
 from midepoch.formats import file_suffixes
 from midepoch.integrations.huggingface import from_hf
@@ -414,8 +414,6 @@ def _joined(name: str, values: Sequence[Any]) -> Any:
 
 def _torch() -> Any:
     """The module, imported when it is first needed. Raises with the install command if it is missing."""
-    try:
+    with needs("torch", "torch", "midepoch.MultiModalCollator"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError("torch", "torch", "midepoch.MultiModalCollator") from error
     return torch

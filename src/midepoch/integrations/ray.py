@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 
-try:
+with needs("ray", "ray", "midepoch.integrations.ray"):
     import ray
-except ImportError as error:
-    raise MissingExtraError("ray", "ray", "midepoch.integrations.ray") from error
 
 if TYPE_CHECKING:
     from midepoch.loader import Loader

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from midepoch.distributed import Complete, all_epochs
-from midepoch.errors import MissingExtraError
+from midepoch.errors import needs
 from midepoch.loader import Loader
 
-try:
+with needs("torchtitan", "torchtitan", "midepoch.integrations.torchtitan"):
     from torchtitan.components.dataloader import BaseDataLoader
-except ImportError as error:
-    raise MissingExtraError("torchtitan", "torchtitan", "midepoch.integrations.torchtitan") from error
 
 
 class LoaderDataLoader(BaseDataLoader):  # type: ignore[misc]

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from midepoch.distributed import all_epochs, gather_state, read_state
-from midepoch.errors import CheckpointMismatchError, MissingExtraError
+from midepoch.errors import CheckpointMismatchError, needs
 from midepoch.loader import Loader
 
-try:
+with needs("transformers", "transformers", "midepoch.integrations.transformers"):
     from transformers import Trainer, TrainerCallback, TrainerState
     from transformers.trainer_utils import IntervalStrategy, SaveStrategy
-except ImportError as error:
-    raise MissingExtraError("transformers", "transformers", "midepoch.integrations.transformers") from error
 
 FILE = "midepoch_loader.json"
 UNSAVED = "The checkpoint was saved without loader_trainer(Trainer), or is damaged."

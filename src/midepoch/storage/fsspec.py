@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch.errors import MissingExtraError, NoDataError, StoreError
+from midepoch.errors import NoDataError, StoreError, needs
 from midepoch.storage.options import HTTP
 from midepoch.storage.retry import OtherVersionError, error_kind
 from midepoch.storage.store import Handle, ObjectInfo
@@ -40,10 +40,8 @@ class FsspecClient:
     """A client of an fsspec file system."""
 
     def __init__(self, scheme: str, options: Mapping[str, Any]) -> None:
-        try:
+        with needs("fsspec", "remote", f"Reading {scheme}:// URLs"):
             import fsspec
-        except ImportError:
-            raise MissingExtraError("fsspec", "remote", f"Reading {scheme}:// URLs") from None
         self._least_speed: int | None = None
         if scheme in HTTP:
             options = _with_allowed_redirects(_with_private_headers(options))
@@ -234,11 +232,9 @@ def pinned(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _commit(url: str, name: str, kind: str, revision: str | None, options: Mapping[str, Any]) -> str:
-    try:
+    with needs("huggingface_hub", "huggingface", "Reading hf:// URLs"):
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
-    except ImportError:
-        raise MissingExtraError("huggingface_hub", "huggingface", "Reading hf:// URLs") from None
     api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
     wanted = None if revision is None else revision.replace("%2F", "/")
     try:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer
-from midepoch.errors import DataFormatError, MissingExtraError
+from midepoch.errors import DataFormatError, needs
 from midepoch.values.features import Feature, Features
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "TGA", "ICO", "DIB")
@@ -81,10 +81,8 @@ def opened_bytes(value: Any) -> io.BytesIO:
 
 def _open(value: Any) -> Any:
     """A PIL image of which only the head is read. Raises for other formats, and for too many pixels."""
-    try:
+    with needs("Pillow", "image", "Decoding images"):
         import PIL.Image
-    except ImportError as error:
-        raise MissingExtraError("Pillow", "image", "Decoding images") from error
     PIL.Image.init()
     formats = [name for name in IMAGE_FORMATS if name in PIL.Image.OPEN]
     return PIL.Image.open(opened_bytes(value), formats=formats)
@@ -121,10 +119,8 @@ def _decode_by_turbo(value: Any, opened: Any, size: tuple[int, int] | None) -> P
     These are other formats, colours that are not in YCbCr or grey, turned images, and files that are not quite right:
     libjpeg-turbo would fill in what is missing.
     """
-    try:
+    with needs("simplejpeg", "jpeg", 'Decoding images with decoder="turbo"'):
         import simplejpeg
-    except ImportError as error:
-        raise MissingExtraError("simplejpeg", "jpeg", 'Decoding images with decoder="turbo"') from error
     if opened.format not in ("JPEG", "MPO") or opened.mode not in ("RGB", "L") or _orientation(opened) != 1:
         return None
     height, width = size or (0, 0)
@@ -137,10 +133,8 @@ def _decode_by_turbo(value: Any, opened: Any, size: tuple[int, int] | None) -> P
 
 def _interpolated(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     """Pixels in another size, by torch: as Pillow's, but for one step of rounding or two, and faster."""
-    try:
+    with needs("torch", "torch", 'Resizing images with decoder="turbo"'):
         import torch
-    except ImportError as error:
-        raise MissingExtraError("torch", "torch", 'Resizing images with decoder="turbo"') from error
     planes = torch.from_numpy(pixels).unsqueeze(0).permute(0, 3, 1, 2)  # the other way round torch would copy them
     resized = torch.nn.functional.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
     found: Pixels = resized.permute(0, 2, 3, 1)[0].contiguous().numpy()
@@ -246,10 +240,8 @@ def audio(value: Any) -> dict[str, Any]:
 
     The array has the shape (channels, samples), or (samples,) for a single channel.
     """
-    try:
+    with needs("soundfile", "audio", "Decoding audio"):
         import soundfile
-    except ImportError as error:
-        raise MissingExtraError("soundfile", "audio", "Decoding audio") from error
     with soundfile.SoundFile(opened_bytes(value)) as file:
         _check_decoded("The audio", SAMPLE_BYTES * file.frames * file.channels)  # a few bytes may be hours of silence
         return {"array": file.read(dtype="float32").T, "sampling_rate": int(file.samplerate)}
@@ -260,10 +252,8 @@ def video(value: Any, *, frames: int | None = None) -> Any:
 
     ``frames`` is how many evenly spaced frames to return; by default all. If the video has fewer, some are repeated.
     """
-    try:
+    with needs("av", "video", "Decoding videos"):
         import av
-    except ImportError as error:
-        raise MissingExtraError("av", "video", "Decoding videos") from error
     known = {"format_whitelist": ",".join(VIDEO_FORMATS)}
     with av.open(opened_bytes(value), mode="r", options=known) as container:
         if not container.streams.video:

@@ -1,4 +1,4 @@
-"""The progress bar, with tqdm and without it."""
+"""Jobs on executors and in processes, the progress bar, and the time that work takes."""
 
 import io
 import logging
@@ -249,20 +249,6 @@ def clock(monkeypatch):
     return clock
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "tqdm"])
-def with_tqdm(request, monkeypatch):
-    if not request.param:
-        monkeypatch.setitem(sys.modules, "tqdm", None)
-    else:
-        pytest.importorskip("tqdm")
-    return request.param
-
-
-@pytest.fixture
-def plain(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
-
-
 class Output(io.StringIO):
     def __init__(self, is_terminal):
         super().__init__()
@@ -293,7 +279,7 @@ def work(clock, seconds, *, steps=10, **options):
             bar.update(done)
 
 
-def test_a_terminal_sees_long_work_to_its_end(with_tqdm, terminal, clock):
+def test_a_terminal_sees_long_work_to_its_end(terminal, clock):
     work(clock, 30)
     shown = terminal.getvalue()
     assert "midepoch: copying" in shown
@@ -302,24 +288,17 @@ def test_a_terminal_sees_long_work_to_its_end(with_tqdm, terminal, clock):
     assert shown.endswith("\n")
 
 
-def test_work_of_less_than_two_seconds_shows_nothing(with_tqdm, terminal, clock):
+def test_work_of_less_than_two_seconds_shows_nothing(terminal, clock):
     work(clock, 1.9)
     assert terminal.getvalue() == ""
 
 
-def test_a_log_file_sees_nothing_unless_asked(with_tqdm, log_file, clock):
+def test_a_log_file_sees_nothing(log_file, clock):
     work(clock, 30)
     assert log_file.getvalue() == ""
-    work(clock, 30, show=True)
-    assert "10/10" in log_file.getvalue()
 
 
-def test_a_terminal_sees_nothing_if_not_wanted(with_tqdm, terminal, clock):
-    work(clock, 30, show=False)
-    assert terminal.getvalue() == ""
-
-
-def test_the_plain_line(plain, terminal, clock):
+def test_the_plain_line(terminal, clock):
     with ProgressBar("epoch 3", unit="rows") as bar:
         clock.now += 3
         bar.update(1500)
@@ -336,12 +315,12 @@ def test_the_plain_line(plain, terminal, clock):
     ]
 
 
-def test_it_is_drawn_a_few_times_a_second_at_most(plain, terminal, clock):
+def test_it_is_drawn_a_few_times_a_second_at_most(terminal, clock):
     work(clock, 4, steps=4000)
     assert 5 <= terminal.getvalue().count("\r") <= 12
 
 
-def test_callers_need_not_count_what_is_not_drawn(plain, terminal, clock):
+def test_callers_need_not_count_what_is_not_drawn(terminal, clock):
     with ProgressBar("epoch 0", unit="rows") as bar:
         assert not bar.is_due
         clock.now += 2
@@ -350,7 +329,7 @@ def test_callers_need_not_count_what_is_not_drawn(plain, terminal, clock):
         assert not bar.is_due
 
 
-def test_no_work_at_all_can_be_shown(with_tqdm, terminal, clock):
+def test_no_work_at_all_can_be_shown(terminal, clock):
     with ProgressBar("copying", unit="files", total=0) as bar:
         clock.now += 3
         bar.update(0)
@@ -368,7 +347,7 @@ def test_long_work_is_logged_when_it_is_finished(clock, caplog):
     ]
 
 
-def test_one_long_job_is_not_silent(with_tqdm, terminal, clock, caplog):
+def test_one_long_job_is_not_silent(terminal, clock, caplog):
     caplog.set_level(logging.INFO, "midepoch")
     with ProgressBar("indexing", unit="files", total=1) as bar:
         bar.tick()
@@ -382,7 +361,7 @@ def test_one_long_job_is_not_silent(with_tqdm, terminal, clock, caplog):
     assert caplog.messages == ["indexing: 0 of 1 files so far; it goes on.", "indexing: 1 files in 63.0 s."]
 
 
-def test_work_that_fails_ends_its_line_and_is_not_logged_as_finished(with_tqdm, terminal, clock, caplog):
+def test_work_that_fails_ends_its_line_and_is_not_logged_as_finished(terminal, clock, caplog):
     caplog.set_level(logging.INFO, "midepoch")
 
     def fail():
@@ -395,20 +374,6 @@ def test_work_that_fails_ends_its_line_and_is_not_logged_as_finished(with_tqdm, 
         fail()
     assert terminal.getvalue().endswith("\n")
     assert caplog.messages == ["copying: 1 of 3 files so far; it goes on."]
-
-
-def test_tqdm_starts_no_thread(terminal, clock):
-    pytest.importorskip("tqdm")
-    before = threading.active_count()
-    with ProgressBar("copying", unit="files", total=3) as bar:
-        clock.now += 5
-        bar.update(1)
-        assert threading.active_count() == before
-
-
-def test_importing_it_does_not_import_tqdm():
-    code = "import sys, midepoch._common.jobs; assert 'tqdm' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.fixture

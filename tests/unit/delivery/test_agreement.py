@@ -101,24 +101,6 @@ def test_peers_with_one_shard_index_compare_with_each_other(folder):
         compare([same[0], begin(me.read(folder).shuffle(2).shard(2, 0))])
 
 
-def test_a_loop_that_starts_again_compares_with_nothing_old(folder):
-    """After a state was loaded, ranks that have not loaded it yet are not taken for ones that disagree."""
-    store = DictStore()
-    dataset = me.read(folder).lanes(4).shard(2, 0)
-    plan = plan_of(dataset)
-    for rank in (0, 1):
-        check_ranks_agree(store, begin(me.read(folder).shard(2, rank)), loader=0, rank=rank)
-    start_point = Position(State())
-    run = start_point.begin(plan)
-    start_point.note_delivery(run)
-    items = iter(dataset)
-    next(items)
-    start_point.load_state_dict(plan, dataset.state_dict())
-    check_ranks_agree(store, start_point.begin(plan), loader=0, rank=0)
-    start_point.set_epoch(3)
-    check_ranks_agree(store, start_point.begin(plan), loader=0, rank=0)
-
-
 def test_ranks_of_which_only_some_count_are_found(folder):
     plain = me.read(folder).filter(is_kept)
     runs = [begin(dataset.shard(2, rank)) for rank, dataset in enumerate((plain.survey(), plain))]

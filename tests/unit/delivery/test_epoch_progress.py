@@ -40,29 +40,12 @@ def test_steps_before_a_resume_count(dataset):
     assert larger.progress() == (1, 0, 6)
 
 
-def test_a_bar_of_tqdm_ends_at_its_total(dataset, capsys):
-    tqdm = pytest.importorskip("tqdm").tqdm
-    loader = me.Loader(dataset, batch_size=4)
-    loader.load_state_dict(advanced(loader, 6))
-    done = loader.progress()
-    bar = tqdm(loader, initial=done.step, total=done.steps)
-    for _ in bar:
-        pass
-    assert (bar.n, bar.total) == (15, 15)
-
-
 def test_steps_that_are_not_counted_have_no_total(dataset):
     loader = me.Loader(dataset.filter(lambda row: True))
     advanced(loader, 3)
     assert loader.progress() == (0, 3, None)
     assert loader.progress().fraction is None
     assert str(loader.progress()) == "epoch 0, 3 steps"
-
-
-def test_an_epoch_without_an_end_has_no_total(dataset):
-    loader = me.Loader(me.mix([dataset, dataset.shuffle(1)], weights=[1, 1], stop="never"))
-    advanced(loader, 3)
-    assert loader.progress() == (0, 3, None)
 
 
 def test_padding_counts_as_steps(dataset):

@@ -1,6 +1,5 @@
 """What a loop waits for is measured, and nothing about its batches changes."""
 
-import gc
 import pickle
 
 import pyarrow as pa
@@ -10,8 +9,7 @@ import pytest
 import midepoch as me
 from counted import write_files
 from files import plain, write_numbers
-from midepoch.dataset import plan_of
-from midepoch.delivery.metrics import Meter, Tally, rows_of_item
+from midepoch.delivery.metrics import Meter
 from objects import put
 
 
@@ -77,17 +75,6 @@ def test_epochs_of_one_loop_add_up_and_rows_count_as_those_of_whole_batches(data
     assert figures["rows_per_second"] == 7 * figures["batches_per_second"]
 
 
-def test_a_loop_that_is_left_is_closed_as_before(dataset):
-    loader = me.Loader(dataset, batch_size=7)
-    batches = iter(loader)
-    next(batches)
-    del batches
-    gc.collect()
-    seconds = loader.metrics()["seconds"]
-    assert loader.metrics()["seconds"] == seconds
-    assert loader.state_dict()["turn"] == 1
-
-
 def half(row):
     return {"x": row["x"] // 2}
 
@@ -147,32 +134,6 @@ def test_a_function_gets_the_metrics_of_every_so_many_batches(dataset):
         me.Loader(dataset, metrics_every=0)
 
 
-def test_a_state_between_two_reports_counts_what_the_loop_has(dataset):
-    loader = me.Loader(dataset, batch_size=4, on_metrics=lambda figures: None, metrics_every=2)
-    batches = iter(loader)
-    first = [plain(next(batches)["x"]) for _ in range(3)]
-    loader.load_state_dict(loader.state_dict())
-    assert first + [plain(batch["x"]) for batch in loader] == [
-        plain(batch["x"]) for batch in me.Loader(dataset, batch_size=4)
-    ]
-
-
-def test_the_rows_of_an_item_are_known_unless_stages_make_other_rows(dataset, tmp_path):
-    def rows(one):
-        return rows_of_item(plan_of(one).pipeline)
-
-    assert rows(dataset) == 1
-    assert rows(dataset.filter(bool).batch(4)) == 4
-    assert rows(dataset.filter(len, batched=True).batch(4).batch(2)) == 8
-    assert rows(me.mix([dataset, dataset.shuffle(1).filter(bool)], weights=[1, 1]).batch(3)) == 3
-    assert rows(me.mix([dataset.batch(2), dataset.shuffle(1).batch(2)], weights=[1, 1]).batch(3)) == 6
-    assert rows(me.mix([dataset.batch(2), dataset.shuffle(1).batch(3)], weights=[1, 1])) is None
-    assert rows(dataset.map(len, batched=True)) is None
-    (tmp_path / "tokens").mkdir()
-    write_files(tmp_path / "tokens")
-    assert rows(me.read(tmp_path / "tokens").pack(8).batch(2)) is None
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("change", "options"),
@@ -190,13 +151,6 @@ def test_functions_are_timed_wherever_they_are_called(dataset, workers, change, 
     assert loader.metrics()["functions"] > 0
 
 
-def test_functions_of_another_loop_are_not_counted(dataset):
-    plain, mapped = me.Loader(dataset, batch_size=10), me.Loader(dataset.map(half), batch_size=10)
-    assert len(list(zip(plain, mapped, strict=True))) == 6
-    assert plain.metrics()["functions"] == 0
-    assert mapped.metrics()["functions"] > 0
-
-
 def test_fetching_is_told_from_decoding(tmp_path, dataset):
     table = pa.table({"x": range(1000)})
     pq.write_table(table, tmp_path / "0.parquet", row_group_size=100)
@@ -209,11 +163,3 @@ def test_fetching_is_told_from_decoding(tmp_path, dataset):
     assert [plain(batch["x"]) for batch in stored] == [plain(batch["x"]) for batch in local]
     assert stored.metrics()["decoded"] > 0
     assert stored.metrics()["fetched"] > 0
-
-
-def test_tallies_add_up_and_travel_as_bytes():
-    one = Tally(*range(1, 15))
-    assert Tally.read_back(one.write()) == one
-    assert one.plus(one) == tuple(2 * number for number in range(1, 15))
-    assert one.plus(one).minus(one) == one
-    assert one.plus(Tally()) == one

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
-from midepoch.delivery.passes import EMPTY, CountedProgress, Turns
-from midepoch.delivery.session import Session
+from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import in_turn
@@ -40,16 +39,6 @@ def deliver(progress, simulation, rounds, items=None):
 
 def cuts(simulation, reader):
     return range(len(simulation.items_of(reader)) + 1)
-
-
-@quick
-@given(sessions())
-def test_a_reader_hands_over_the_items_of_its_turns_without_empty_ones(drawn):
-    _, session, simulation, rounds = drawn
-    for reader in range(simulation.readers):
-        progress = ReportedProgress(session, reader)
-        assert deliver(progress, simulation, rounds) == simulation.items_of(reader)
-        assert progress.items == len(simulation.items_of(reader))
 
 
 class Port:
@@ -93,34 +82,6 @@ def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(siz
 
 
 @quick
-@given(sessions())
-def test_turns_and_items_are_counted_as_they_are_handed_over(drawn):
-    _, session, simulation, rounds = drawn
-    progress = ReportedProgress(session, 0)
-    turns = simulation.as_turns(0, session.assignment.period, 0, rounds)
-    for number, _ in enumerate(chain.from_iterable(progress.follow(turns)), start=1):
-        assert progress.items == number
-        assert progress.turns_taken == simulation.turns_for(0, number)
-        taken = simulation.turns[0][: progress.turns_taken]
-        assert [progress._delivered(slot) for slot in range(session.assignment.period)] == [
-            sum(item is not None for _, item in taken[slot :: session.assignment.period])
-            for slot in range(session.assignment.period)
-        ]
-
-
-@quick
-@given(sessions())
-def test_empty_turns_after_the_last_item_add_no_items(drawn):
-    _, session, simulation, rounds = drawn
-    progress = ReportedProgress(session, 0)
-    items = len(deliver(progress, simulation, rounds))
-    before = progress.turns_taken
-    for number in range(1, 1 + session.assignment.period):
-        assert list(chain.from_iterable(progress.follow(iter([Turns((EMPTY,), ((),))])))) == []
-        assert (progress.items, progress.turns_taken) == (items, before + number)
-
-
-@quick
 @given(sessions(), st.data())
 def test_the_states_of_all_readers_of_a_filter_are_merged_into_what_they_delivered(drawn, data):
     world, session, simulation, rounds = drawn
@@ -149,22 +110,6 @@ def test_a_single_readers_state_of_a_filter_is_complete(drawn):
 
 @quick
 @given(sessions(), st.data())
-def test_a_resumed_progress_hands_over_the_rest(drawn, data):
-    _, session, simulation, rounds = drawn
-    reader = data.draw(st.integers(0, simulation.readers - 1))
-    for items in cuts(simulation, reader):
-        first = ReportedProgress(session, reader)
-        got = deliver(first, simulation, rounds, items)
-        second = ReportedProgress(session, reader, delivered=first.reader_progress())
-        assert second.reader_progress() == first.reader_progress()
-        assert second.items == first.items == items
-        assert second.state() == first.state()
-        assert second.upcoming() == first.upcoming()
-        assert got + deliver(second, simulation, rounds) == simulation.items_of(reader)
-
-
-@quick
-@given(sessions(), st.data())
 def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
     """That is the row after the lane's last item, or the first, if the lane may have more for this reader."""
     world, session, simulation, rounds = drawn
@@ -187,16 +132,6 @@ def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
     assert progress.upcoming() == expected
 
 
-def test_the_upcoming_row_is_the_same_once_the_state_is_loaded():
-    """Lane 0 has run out before its last row, which is dropped. A complete state does not have that."""
-    world = MemoryWorld(sizes=(2, 3), dropped=frozenset({(0, 1)}))
-    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
-    deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0, 3)
-    assert (progress.turns_taken, progress._limits) == (4, [1, None])
-    loaded = ReportedProgress(UncountedSession(world.pipeline(), progress.state(), 1), 0)
-    assert loaded.upcoming() == progress.upcoming() == (0, (1,))
-
-
 def test_nothing_counts_as_delivered_before_it_is_handed_over():
     world = MemoryWorld(sizes=(4,), dropped=frozenset())
     progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
@@ -208,49 +143,6 @@ def test_nothing_counts_as_delivered_before_it_is_handed_over():
     next(iter(some))
     assert (progress.items, progress.state().turn) == (2, 2)
     assert progress.state().positions.expand() == [LanePosition((2,))]
-
-
-def test_empty_turns_count_as_turns_but_not_as_items():
-    world = MemoryWorld(sizes=(1, 2), dropped=frozenset())
-    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
-    turns = [Turns([(0, 0), (1, 0)], [[(1,)], [(1,)]]), Turns([EMPTY, (1, 1)], [[], [(2,)]])]
-    assert list(chain.from_iterable(progress.follow(iter(turns)))) == [(0, 0), (1, 0), (1, 1)]
-    assert (progress.turns_taken, progress.items, progress._limits) == (4, 3, [1, None])
-
-
-def test_repeated_items_are_counted_but_in_no_state():
-    world = MemoryWorld(sizes=(2,))
-    progress = CountedProgress(Session(world.pipeline(), world.start(), 1), 0)
-    deliver(progress, Simulation(world.waiting(world.start()), 0, 1), 0)
-    before = progress.reader_progress()
-    progress.repeated += 1
-    assert progress.items == 3
-    assert progress.reader_progress() == before
-
-
-def test_the_state_of_one_of_several_workers_is_partial():
-    world = MemoryWorld(sizes=(3, 3))
-    session = Session(world.pipeline(), world.start(), 2)
-    progress = CountedProgress(session, 1, workers=2)
-    deliver(progress, Simulation(world.waiting(world.start()), 0, 2), 0, 2)
-    part = progress.state().reader_progress
-    assert part is not None
-    assert (part.readers, part.workers, part.items, part.reader) == (2, 2, (2,), None)
-
-
-@quick
-@given(sessions(), st.data())
-def test_a_progress_that_is_cut_off_hands_over_nothing_more(drawn, data):
-    _, session, simulation, rounds = drawn
-    reader = data.draw(st.integers(0, simulation.readers - 1))
-    for items in cuts(simulation, reader):
-        whole, cut = ReportedProgress(session, reader), ReportedProgress(session, reader)
-        expected = deliver(whole, simulation, rounds, items)
-        handed_over = chain.from_iterable(cut.follow(simulation.as_turns(reader, session.assignment.period, 0, rounds)))
-        got = list(islice(handed_over, items))
-        cut.cut_off()
-        assert got == expected
-        assert cut.state() == whole.state()
 
 
 @quick

@@ -96,22 +96,6 @@ def test_a_pass_that_is_left_early_does_not_move_the_start_point(start_point, on
     assert len(caplog.records) == 1
 
 
-def test_going_on_after_a_pass_that_was_left(start_point, one):
-    list(islice(start(start_point, one), 3))
-    start_point.load_state_dict(one, state_of(start_point, one))
-    assert list(start(start_point, one)) == ROWS[3:]
-    assert list(start(start_point, one)) == ROWS
-
-
-def test_no_warning_without_a_repeat(start_point, one, caplog):
-    list(start(start_point, one))
-    list(islice(start(start_point, one), 1))
-    start_point.set_epoch(3)
-    list(start(start_point, one))
-    list(start(start_point, one))
-    assert not caplog.records
-
-
 def test_iterators_are_independent(start_point, one):
     first, second = start(start_point, one), start(start_point, one)
     got = [[next(first)], [next(second)]]
@@ -119,17 +103,6 @@ def test_iterators_are_independent(start_point, one):
     got[1] += list(second)
     got[0] += list(first)
     assert got == [ROWS, ROWS]
-    assert start_point.epoch == 1
-
-
-def test_a_peek_inside_a_loop_changes_no_state(start_point, one):
-    turns = []
-    for _ in start(start_point, one):
-        before = state_of(start_point, one)
-        next(start(start_point, one))
-        assert state_of(start_point, one) == before
-        turns.append(before["turn"])
-    assert turns == [1, 2, 3, 4]
     assert start_point.epoch == 1
 
 
@@ -216,18 +189,6 @@ def test_an_old_iterator_holds_nothing_after_it_raised(start_point, one):
         gc.enable()
 
 
-def test_an_old_iterator_keeps_its_own_state(start_point, one):
-    items = start(start_point, one)
-    next(items)
-    next(items)
-    before = items.state_dict()
-    start_point.set_epoch(4)
-    assert items.state_dict() == before
-    with pytest.raises(StaleIteratorError, match=r"set_epoch\(4\) was called"):
-        next(items)
-    assert items.state_dict() == before
-
-
 def test_a_pass_that_expires_while_its_items_are_made_delivers_none_of_them(start_point, one):
     state = state_of(start_point, one)
     run = start_point.begin(one)
@@ -310,73 +271,6 @@ def test_set_epoch_to_the_present_epoch_changes_nothing(start_point, one):
     assert start_point.epoch == 2
 
 
-def test_set_epoch_moves_to_the_beginning_of_another_epoch(start_point, one):
-    list(islice(start(start_point, one), 1))
-    start_point.set_epoch(5)
-    assert at(start_point, one) == (5, 0)
-    assert list(start(start_point, one)) == ROWS
-    for wrong, error in ((-1, ValueError), (2**62 + 1, ValueError), (1.5, TypeError), ("1", TypeError)):
-        with pytest.raises(error, match="epoch"):
-            start_point.set_epoch(wrong)
-
-
-def test_every_epoch_that_can_be_set_can_be_saved(start_point, one):
-    start_point.set_epoch(2**53)
-    assert list(start(start_point, one)) == ROWS
-    start_point.load_state_dict(one, state_of(start_point, one))
-    assert start_point.epoch == 2**53 + 1
-
-
-def test_loops_of_several_epochs_end_after_the_last(start_point):
-    assert list(start(start_point, plan(epochs_per_loop=2))) == ROWS * 2
-    assert start_point.epoch == 2
-    assert list(islice(start(start_point, plan(epochs_per_loop=None)), 10)) == (ROWS * 3)[:10]
-    assert start_point.epoch == 4
-
-
-def test_a_loop_over_nothing_ends(start_point):
-    for passes_ in (1, 2, None):
-        assert list(start(start_point, plan(sizes=(0,), epochs_per_loop=passes_))) == []
-
-
-def test_a_loaded_state_with_nothing_left_ends_its_epoch(start_point, one):
-    list(islice(start(start_point, one), 4))
-    state = state_of(start_point, one)
-    resumed = Position(State())
-    resumed.load_state_dict(one, state)
-    assert state_of(resumed, one) == state
-    assert list(start(resumed, one)) == []
-    assert resumed.epoch == 1
-    assert list(start(resumed, one)) == ROWS
-    assert resumed.epoch == 2
-
-
-def test_set_epoch_to_a_loaded_epoch_with_nothing_left_changes_nothing(start_point, one):
-    list(islice(start(start_point, one), 4))
-    start_point.load_state_dict(one, state_of(start_point, one))
-    start_point.set_epoch(0)
-    assert list(start(start_point, one)) == []
-    assert list(start(start_point, one)) == ROWS
-    assert start_point.epoch == 2
-
-
-def test_a_loop_that_failed_does_not_move_the_start_point(start_point):
-    one = plan()
-
-    def broken(run):
-        with run:
-            for progress in run.epochs():
-                turns = take_turns(progress)
-                yield from run.deliver(islice(turns, 1))
-                raise OSError("the disk is gone")
-
-    run = start_point.begin(one)
-    with pytest.raises(OSError, match="the disk is gone"):
-        list(PassIterator.over(run, broken(run), describe))
-    assert start_point.epoch == 0
-    assert list(start(start_point, one)) == ROWS
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -419,14 +313,6 @@ def test_a_copy_has_the_start_point_and_passes_of_its_own(start_point, one):
 
 
 class TestLoaders:
-    def test_a_loader_has_a_position_of_its_own(self, start_point, one):
-        start_point.set_epoch(2)
-        loader = start_point.for_loader()
-        assert loader.epoch == 2
-        list(islice(start(loader, one), 1))
-        assert list(start(start_point, one)) == ROWS
-        assert (start_point.epoch, at(loader, one)) == (3, (2, 1))
-
     def test_set_epoch_reaches_the_loaders(self, start_point, one):
         loaders = [start_point.for_loader(), start_point.for_loader()]
         start_point.set_epoch(4)
@@ -451,17 +337,6 @@ class TestLoaders:
             state_of(start_point, one)
         next(start(start_point, one))
         assert at(start_point, one) == (0, 1)
-
-    def test_a_position_of_a_loader_is_not_disturbed_by_other_loaders(self, start_point, one):
-        """The dataset of a pair that shares its loader's position may have further Loaders."""
-        shared = start_point.for_loader()
-        further = shared.for_loader()
-        list(islice(start(further, one), 1))
-        assert at(shared, one) == (0, 0)
-        list(islice(start(shared, one), 3))
-        shared.load_state_dict(one, state_of(shared, one))
-        assert list(start(shared, one)) == ROWS[3:]
-        assert at(further, one) == (0, 1)
 
 
 class TestWorkers:
@@ -497,18 +372,6 @@ class TestWorkers:
         assert list(start(start_point, one)) == ROWS
         assert start_point.epoch == 0
         assert list(start(start_point, one)) == ROWS
-
-    def test_a_worker_that_has_not_delivered_yet_is_at_the_beginning(self, start_point, one, in_worker):
-        in_worker()
-        list(start(start_point, one))
-        start(start_point, one)
-        assert at(start_point, one) == (0, 0)
-
-    def test_a_worker_that_loads_a_state_starts_from_it(self, start_point, one, in_worker):
-        in_worker()
-        list(islice(start(start_point, one), 3))
-        start_point.load_state_dict(one, state_of(start_point, one))
-        assert list(start(start_point, one)) == ROWS[3:]
 
     def test_a_worker_goes_to_the_epoch_that_the_main_process_set(self, start_point, one, in_worker):
         start_point.workers = SharedWithWorkers()
@@ -546,14 +409,6 @@ def merged_ahead(one):
     """A state in epoch 0 of which nothing is delivered, and in epoch 1 three of four rows."""
     later = MemoryWorld(sizes=(4,)).start([LanePosition((3,))], turn=3)
     return State(later=(replace(later, epoch=1),)).to_dict(one.pipeline.fingerprint)
-
-
-def test_E4_an_epoch_continues_where_ranks_were_already(start_point):
-    one = plan(dropped=frozenset())
-    start_point.load_state_dict(one, merged_ahead(one))
-    assert list(start(start_point, one)) == ROWS
-    assert list(start(start_point, one)) == ROWS[3:]
-    assert list(start(start_point, one)) == ROWS
 
 
 def test_E4_set_epoch_to_an_epoch_where_ranks_were_already(start_point):

@@ -1,14 +1,13 @@
 """Reading: the turns that processes take are those of a simulation, however many share them and however items come."""
 
 import logging
-from itertools import chain, islice
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch._common.checks import log_once
-from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.delivery.reader import take_turns, turn_by_turn
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
@@ -44,71 +43,6 @@ def test_the_turns_of_each_reader_are_those_of_the_simulation(drawn):
     for reader in range(simulation.readers):
         turns = turn_by_turn(take_turns(ReportedProgress(session, reader)))
         assert without_empty_end(turns) == expected_turns(simulation, reader)
-
-
-@quick
-@given(sessions(), st.integers(2, 4), st.integers(0, 5), st.data())
-def test_workers_share_the_turns_of_a_reader_from_any_position(drawn, workers, items, data):
-    session, simulation = drawn
-    reader = data.draw(st.integers(0, simulation.readers - 1))
-    progress = ReportedProgress(session, reader)
-    list(islice(chain.from_iterable(progress.follow(take_turns(progress))), items))
-    for worker in range(workers):
-        turns = turn_by_turn(
-            take_turns(
-                ReportedProgress(progress.session, progress.reader, delivered=progress.reader_progress()),
-                worker,
-                workers,
-            )
-        )
-        begin = (
-            ReportedProgress(progress.session, progress.reader, delivered=progress.reader_progress()).turns_taken
-            + worker
-        )
-        assert without_empty_end(turns) == expected_turns(simulation, reader, begin, workers)
-
-
-@quick
-@given(sessions(), st.integers(0, 6), st.data())
-def test_a_reader_stops_anywhere_and_continues_there(drawn, items, data):
-    session, simulation = drawn
-    reader = data.draw(st.integers(0, simulation.readers - 1))
-    first = ReportedProgress(session, reader)
-    got = list(islice(chain.from_iterable(first.follow(take_turns(first))), items))
-    second = ReportedProgress(first.session, first.reader, delivered=first.reader_progress())
-    got += chain.from_iterable(second.follow(take_turns(second)))
-    assert got == simulation.items_of(reader)
-
-
-def test_items_that_come_in_bulk_are_handed_on_in_bulk():
-    world = MemoryWorld(sizes=(6, 6))
-    session = UncountedSession(world.pipeline(bulk=3), world.start(), 1)
-    sizes = [len(turns.items) for turns in take_turns(ReportedProgress(session, 0))]
-    assert sizes == [6, 6]
-    one_lane = UncountedSession(world.pipeline(bulk=3), world.start(), 2)
-    assert [len(turns.items) for turns in take_turns(ReportedProgress(one_lane, 0))] == [3, 3]
-
-
-def test_a_lane_that_has_run_out_has_empty_turns_until_all_have():
-    for bulk in (0, 2):
-        world = MemoryWorld(sizes=(1, 3))
-        session = UncountedSession(world.pipeline(bulk=bulk), world.start(), 1)
-        items = list(chain.from_iterable(turns.items for turns in take_turns(ReportedProgress(session, 0))))
-        assert items[:6] == [(0, 0), (1, 0), EMPTY, (1, 1), EMPTY, (1, 2)]
-        assert set(items[6:]) <= {EMPTY}
-
-
-def test_turn_by_turn_pairs_items_with_the_cursors_of_their_lanes():
-    turns = Turns(["a0", "b0", "a1", "b1"], [[(1,), (2,)], [(5,), (7,)]])
-    empty = Turns([EMPTY, "b2"], [[], [(9,)]])
-    assert list(turn_by_turn(iter([turns, empty]))) == [
-        ((1,), "a0"),
-        ((5,), "b0"),
-        ((2,), "a1"),
-        ((7,), "b1"),
-        (None, None),
-        ((9,), "b2"),
-    ]
 
 
 @pytest.mark.parametrize("bulk", [0, 2])

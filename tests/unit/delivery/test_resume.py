@@ -4,19 +4,15 @@ from dataclasses import replace
 from itertools import chain, islice
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from midepoch._common.checks import log_once
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import begin
 from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError
-from simulation import MemoryWorld, memory_worlds
+from simulation import MemoryWorld
 
-quick = settings(max_examples=100, deadline=None)
 FINGERPRINT = {"data": {}, "pipeline": []}
 
 
@@ -33,85 +29,6 @@ def rows_of(items):
     return [row for item in items for row in (item if isinstance(item[0], tuple) else (item,))]
 
 
-def all_rows(world):
-    return sorted(rows_of(chain.from_iterable(world.items(lane) for lane in range(len(world.sizes)))))
-
-
-@quick
-@given(memory_worlds(), st.data())
-def test_every_row_comes_once_over_any_sessions(world, data):
-    """Sessions with other numbers of readers, which all deliver the same number of items and merge their states."""
-    world = replace(world, drop_last=False)
-    state, got = State(), []
-    for last in (False, False, True):
-        readers = data.draw(st.integers(1, 4))
-        items = None if last else data.draw(st.integers(0, 4))
-        runs = [start(world, state, reader, readers, lanes=len(world.sizes)) for reader in range(readers)]
-        delivered = [deliver(run, items) for run in runs]
-        got += rows_of(chain.from_iterable(delivered))
-        states = [run.state() for run in runs]
-        if world.dropped is None:  # a rank that has run out has left the loop; the others speak for all
-            states = [one for one, some in zip(states, delivered, strict=True) if len(some) == max(map(len, delivered))]
-        state = State.from_dict(merge_states(one.to_dict(FINGERPRINT) for one in states))
-    assert sorted(got) == all_rows(world)
-
-
-@quick
-@given(memory_worlds(uniform=True), st.data())
-def test_every_row_comes_once_though_the_batch_size_changes(world, data):
-    state, got = State(), []
-    for _ in range(3):
-        world = replace(world, batch=data.draw(st.integers(1, 3)), drop_last=False)
-        progress = start(world, state, lanes=len(world.sizes))
-        got += rows_of(deliver(progress, data.draw(st.integers(0, 4))))
-        state = progress.state()
-    assert sorted(got + rows_of(deliver(start(world, state)))) == all_rows(world)
-
-
-@quick
-@given(memory_worlds(uniform=True), st.integers(1, 2), st.integers(1, 3), st.integers(0, 5), st.data())
-def test_the_items_of_all_workers_make_a_complete_state(world, ranks, workers, items, data):
-    """A rank's workers deliver in turn, so the first ones may be one item ahead; then another number of readers."""
-    world = replace(world, batch=1, drop_last=False)
-    counts = tuple((items + workers - 1 - worker) // workers for worker in range(workers))
-    readers = ranks * workers
-    runs = [start(world, State(), reader, readers, workers, len(world.sizes)) for reader in range(readers)]
-    got = [deliver(run, counts[reader // ranks]) for reader, run in enumerate(runs)]
-    part = ReaderProgress(readers=readers, workers=workers, items=counts)
-    state = replace(runs[0].session.start, reader_progress=part)
-    others = data.draw(st.integers(1, 4))
-    rest = [deliver(start(world, state, reader, others)) for reader in range(others)]
-    assert sorted(rows_of(chain(*got, *rest))) == all_rows(world)
-
-
-@quick
-@given(memory_worlds(uniform=False), st.integers(1, 4), st.integers(0, 5))
-def test_a_partial_state_resumes_its_own_reader(world, readers, items):
-    for reader in range(readers):
-        whole = deliver(start(world, State(), reader, readers, lanes=len(world.sizes)))
-        progress = start(world, State(), reader, readers, lanes=len(world.sizes))
-        got = deliver(progress, items)
-        resumed = start(world, progress.state(), reader, readers)
-        assert resumed.state() == progress.state()
-        assert got + deliver(resumed) == whole
-
-
-def test_an_epoch_that_has_not_begun_is_cut_into_as_many_lanes_as_readers():
-    world = MemoryWorld(sizes=(5, 5, 5))
-    progress = start(world, State(epoch=4), readers=3)
-    assert progress.session.start == replace(world.start(), epoch=4)
-    fixed = start(world, State(epoch=4), readers=3, lanes=7, mode="file").session.start
-    assert (fixed.lanes, fixed.mode, len(fixed.positions)) == (7, "file", 7)
-
-
-def test_a_begun_epoch_keeps_its_lanes_mode_and_turn():
-    world = MemoryWorld(sizes=(5, 5, 5))
-    state = replace(world.start([LanePosition((2,))] * 3, turn=6), mode="file")
-    progress = start(world, state, readers=2, lanes=9, mode="example")
-    assert progress.session.start == state
-    assert progress.session.readers == 2
-
-
 def test_a_short_last_batch_is_not_read_again_in_smaller_ones():
     """Three batches of 3 reach over the end of 7 rows; batches of 2 must not begin at row 9, nor at row 6."""
     state = start(then := MemoryWorld(sizes=(7, 9), batch=3), then.start()).session.after(5)
@@ -119,12 +36,6 @@ def test_a_short_last_batch_is_not_read_again_in_smaller_ones():
     assert progress.session.positions == [LanePosition((7,)), LanePosition((6,))]
     assert progress.session.start.item_rows == 2
     assert rows_of(deliver(progress)) == [(1, 6), (1, 7), (1, 8)]
-
-
-def test_a_complete_state_of_a_filter_takes_the_new_batch_size():
-    state = MemoryWorld(sizes=(7,), batch=3, dropped=frozenset()).start([LanePosition((4,))], turn=1)
-    progress = start(MemoryWorld(sizes=(7,), batch=2, dropped=frozenset()), state)
-    assert progress.session.start == replace(state, item_rows=2)
 
 
 def uniform_part(**changes):

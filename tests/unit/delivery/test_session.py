@@ -11,7 +11,6 @@ from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.plan import session_from, settled
 from midepoch.delivery.session import FileSession, Session
-from midepoch.delivery.uncounted import UncountedSession
 from midepoch.errors import CheckpointMismatchError
 from simulation import MemoryWorld, memory_worlds, starts
 
@@ -123,18 +122,6 @@ def test_worker_w_of_all_ranks_delivered_the_same(mode):
     assert state.turn == 6
 
 
-@quick
-@given(sessions())
-def test_states_of_lanes_in_step_stay_small_until_one_runs_out(drawn):
-    world, session, expected = drawn
-    if not session.start.positions.in_step:
-        return
-    runs = len(session.start.positions.runs)
-    least = min(map(len, world.waiting(session.start)))
-    for items in range(max(0, least - 1) * len(world.sizes) // len(expected)):
-        assert len(session.after(items).positions.runs) <= runs + 2
-
-
 @pytest.mark.parametrize(("readers", "ahead", "kind"), [(2, (), FileSession), (3, (), Session), (2, (1,), Session)])
 def test_lanes_of_whole_files_have_owners_if_each_reader_has_as_many(readers, ahead, kind):
     world = MemoryWorld(sizes=(4, 4))
@@ -172,11 +159,3 @@ def test_positions_that_no_run_can_have_reached_are_refused(position, batch, mes
         return
     with pytest.raises(CheckpointMismatchError, match=message):
         session.check()
-
-
-def test_a_session_starts_from_complete_states_of_begun_epochs_only():
-    world = MemoryWorld(sizes=(3,))
-    partial = replace(world.start(), reader_progress=ReaderProgress(readers=2))
-    for start in (State(), partial):
-        with pytest.raises(CheckpointMismatchError, match="not the complete state"):
-            UncountedSession(world.pipeline(), start, 1)

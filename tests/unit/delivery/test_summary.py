@@ -10,10 +10,6 @@ def double(row):
     return {"x": 2 * row["x"]}
 
 
-def as_list(row):
-    return {"x": [row["x"]]}
-
-
 def is_even(row):
     return row["x"] % 2 == 0
 
@@ -67,11 +63,6 @@ def test_the_parts_of_a_mixture_are_shown_with_their_stages(dataset):
     ]
 
 
-def test_a_pack_shows_its_parameters(dataset):
-    shown = lines(dataset.map(as_list).pack(8, column="x", strategy="first_fit", eos=0))[2]
-    assert shown == "pack(8, column='x', overlong='cut', eos=0, strategy='first_fit', window=1024)"
-
-
 def test_a_loader_shows_its_batches_and_options(dataset):
     loader = me.Loader(dataset, batch_size=8, drop_last=True)
     assert lines(loader)[1:] == [
@@ -92,19 +83,3 @@ def test_head_shows_the_first_items_and_moves_nothing(dataset):
     assert batches.head(0) == []
     assert batches.state_dict() == before
     assert list(batches) == expected
-
-
-def test_head_of_a_loaded_state_starts_there(dataset):
-    items = iter(dataset)
-    first = [next(items) for _ in range(7)]
-    other = dataset.skip(0)
-    state = dataset.state_dict()
-    dataset.load_state_dict(state)
-    assert dataset.head(1) == [{"x": 7}]
-    assert len(first) == 7
-    assert other.head(1) == [{"x": 0}]
-
-
-def test_head_needs_a_number(dataset):
-    with pytest.raises(ValueError, match="n is -1"):
-        dataset.head(-1)

@@ -99,14 +99,3 @@ def test_a_part_that_starts_over_is_traced(files):
     batches = iter(loader)
     got = [next(batches)["id"] for _ in range(20)]
     assert [ids(loader.trace(step).to_pylist())[0] for step in range(20)] == got
-
-
-def test_every_rank_and_step_of_real_workers_is_traced(files):
-    dataset = me.read(files).shuffle(seed=2)
-    loader = me.Loader(dataset, batch_size=4, num_workers=2)
-    first = [plain(batch["id"]) for _, batch in zip(range(3), loader, strict=False)]
-    again = me.Loader(dataset, batch_size=3)
-    again.load_state_dict(loader.state_dict())
-    rest = [plain(batch["id"]) for batch in again]
-    again.load_state_dict(loader.state_dict())
-    assert [ids(again.trace(step).to_pylist()) for step in range(len(first) + len(rest))] == first + rest

@@ -108,7 +108,6 @@ def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
 
 
 def test_a_terminal_sees_the_progress_of_long_indexing(folder, kept, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setattr(jobs_module, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(jobs_module, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
