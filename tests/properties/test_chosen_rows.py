@@ -170,17 +170,17 @@ def late_cells(self, numbers, true=Survey._kept_at):
     return true(self, (numbers + (numbers % 8 == 7)) % max(1, self.kept_rows))
 
 
-def early_pieces(self, positions, true=selection.KeptRows.rows):
+def early_pieces(self, numbers, true=selection.KeptRows.at):
     """The last row of a piece is taken from the next one."""
-    is_last = (positions + 1 == self._starts[1:, None]).any(axis=0) & (positions + 1 < self.size)
-    return true(self, positions + is_last)
+    is_last = (numbers + 1 == self._starts[1:, None]).any(axis=0) & (numbers + 1 < self.size)
+    return true(self, numbers + is_last)
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "planted"),
     [
         (Survey, "_kept_at", late_cells),
-        (selection.KeptRows, "rows", early_pieces),
+        (selection.KeptRows, "at", early_pieces),
     ],
 )
 def test_a_planted_bug_at_a_border_is_found(files, monkeypatch, owner, name, planted):

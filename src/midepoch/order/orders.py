@@ -5,12 +5,13 @@ divided into *pieces*, runs of positions whose rows lie close together. A furthe
 reader that reads ahead fetches it as one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from midepoch._common.checks import cached_property
 from midepoch._common.hashing import I64, key_of
@@ -22,7 +23,6 @@ from midepoch.order.windows import (
     PieceCosts,
     bounds_of,
     distinct,
-    picked,
     windows_of_blocks,
 )
 
@@ -75,6 +75,49 @@ class Sequential:
         return self._starts[level]
 
 
+class Ranges:
+    """Ranges of rows, in file order, as the rows of a smaller dataset."""
+
+    def __init__(self, firsts: I64, starts: I64, piece_starts: Mapping[PieceLevel, I64], blocks: Blocks) -> None:
+        """Take the first row of each range, and the position of that row, with the number of all rows at the end.
+
+        ``blocks`` are those of the whole dataset.
+        """
+        self._firsts, self._starts, self._piece_starts, self.blocks = firsts, starts, piece_starts, blocks
+        self.size = int(starts[-1])
+
+    @classmethod
+    def of_blocks(
+        cls, file_starts: I64, block_starts: I64, kept: npt.NDArray[np.bool_], blocks: Blocks | None = None
+    ) -> "Ranges":
+        """Some blocks of a dataset, whole. The arguments are those of :class:`Sequential`, and which blocks these are.
+
+        Files of which no block is kept are no pieces.
+        """
+        bounds = bounds_of(np.diff(block_starts) * kept)
+        starts = np.append(bounds[:-1][kept], bounds[-1])
+        files = distinct(bounds[np.searchsorted(block_starts, file_starts)])
+        own_blocks = blocks or Blocks.of_rows(block_starts)
+        return cls(block_starts[:-1][kept], starts, {"file": files, "block": starts}, own_blocks)
+
+    def rows(self, positions: I64) -> I64:
+        if not len(positions):
+            return positions
+        number = np.searchsorted(self._starts, positions, "right") - 1
+        rows: I64 = self._firsts[number] + positions - self._starts[number]
+        return rows
+
+    def positions(self, rows: I64) -> I64:
+        number = np.searchsorted(self._firsts, rows, "right") - 1
+        rows, number = rows[number >= 0], number[number >= 0]
+        inside = rows - self._firsts[number]
+        positions: I64 = (self._starts[number] + inside)[inside < np.diff(self._starts)[number]]
+        return positions
+
+    def piece_starts(self, level: PieceLevel) -> I64:
+        return self._piece_starts[level]
+
+
 class Interval:
     """The positions from ``start`` to ``stop`` of another order."""
 
@@ -98,6 +141,31 @@ class Interval:
         return np.concatenate([[0], starts[first:last] - self._start, [self.size]]).astype(np.int64)
 
 
+class Chained:
+    """Several orders of rows of one dataset, one after the other."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        self._orders, self.blocks = orders, orders[0].blocks
+        self._starts = bounds_of(np.array([order.size for order in orders], np.int64))
+        self.size = int(self._starts[-1])
+
+    def rows(self, positions: I64) -> I64:
+        rows = np.empty_like(positions)
+        owners = np.searchsorted(self._starts, positions, "right") - 1
+        for owner in distinct(np.sort(owners)).tolist():
+            inside = owners == owner
+            rows[inside] = self._orders[owner].rows(positions[inside] - self._starts[owner])
+        return rows
+
+    def positions(self, rows: I64) -> I64:
+        found = [order.positions(rows) + start for order, start in zip(self._orders, self._starts, strict=False)]
+        return np.concatenate(found)
+
+    def piece_starts(self, level: PieceLevel) -> I64:
+        starts = [order.piece_starts(level) + start for order, start in zip(self._orders, self._starts, strict=False)]
+        return distinct(np.concatenate(starts))
+
+
 class ShuffledPieces:
     """Another order with its pieces permuted; the order within a piece stays."""
 
@@ -107,7 +175,7 @@ class ShuffledPieces:
         count = len(self._inner_starts) - 1
         self.permutation = permute(np.arange(count), count, key)
         """For each piece, its number in the inner order."""
-        self._starts = bounds_of(picked(np.diff(self._inner_starts), self.permutation))
+        self._starts = bounds_of(np.diff(self._inner_starts)[self.permutation])
         self.size = inner.size
 
     def rows(self, positions: I64) -> I64:
@@ -171,44 +239,20 @@ class ShuffledWindows:
         return self._inner
 
     def rows(self, positions: I64) -> I64:
-        if not len(positions):
-            return self._inner.rows(positions)
-        first, last = (self._window_of(int(position)) for position in (positions.min(), positions.max()))
-        if first == last:
-            return self._rows_of_one(positions, first)
-        windows = np.searchsorted(self._starts, positions, "right") - 1
-        permuted = np.empty_like(positions)
-        for window in distinct(np.sort(windows)).tolist():
-            inside = windows == window
-            permuted[inside] = self._permuted(positions[inside], window)
-        return self._inner.rows(permuted)
+        return self._inner.rows(self._in_windows(permute, positions))
 
     def positions(self, rows: I64) -> I64:
-        positions = self._inner.positions(rows)
+        return self._in_windows(unpermute, self._inner.positions(rows))
+
+    def _in_windows(self, move: Callable[[I64, int, int], I64], positions: I64) -> I64:
+        """Where ``move`` puts these positions, each inside its window."""
         windows = np.searchsorted(self._starts, positions, "right") - 1
+        moved = np.empty_like(positions)
         for window in distinct(np.sort(windows)).tolist():
-            start, stop = int(self._starts[window]), int(self._starts[window + 1])
+            start, stop = self._starts[[window, window + 1]].tolist()
             inside = windows == window
-            found = unpermute(positions[inside] - start, stop - start, key_of(self._key, window))
-            positions[inside] = start + found
-        return positions
-
-    def _rows_of_one(self, positions: I64, window: int) -> I64:
-        """The rows at positions of one window. For most of a window, the inner order is faster in its own order."""
-        start, stop = int(self._starts[window]), int(self._starts[window + 1])
-        permuted = self._permuted(positions, window)
-        if 2 * len(positions) < stop - start:
-            return self._inner.rows(permuted)
-        rows: I64 = self._inner.rows(np.arange(start, stop))[permuted - start]
-        return rows
-
-    def _window_of(self, position: int) -> int:
-        return int(np.searchsorted(self._starts, position, "right")) - 1
-
-    def _permuted(self, positions: I64, window: int) -> I64:
-        """The positions of the inner order that the permutation of a window puts at these positions."""
-        start, stop = int(self._starts[window]), int(self._starts[window + 1])
-        return start + permute(positions - start, stop - start, key_of(self._key, window))
+            moved[inside] = start + move(positions[inside] - start, stop - start, key_of(self._key, window))
+        return moved
 
     def piece_starts(self, level: PieceLevel) -> I64:
         """The windows."""
@@ -257,12 +301,6 @@ def piece_costs(order: Order) -> PieceCosts | None:
     starts, blocks = order.piece_starts("block"), order.blocks
     lengths = np.diff(starts)
     has_rows = lengths > 0
-    if isinstance(order, Sequential) and starts is blocks.starts:  # each piece is a block
-        one = np.broadcast_to(np.int64(1), len(lengths))
-        costs = PieceCosts(
-            blocks.nbytes, one if blocks.divisible.all() else np.where(blocks.divisible, one, VIRTUAL_PER_BLOCK)
-        )
-        return costs if has_rows.all() else PieceCosts(*(values * has_rows for values in costs))
     nbytes, shares = np.zeros((2, len(lengths)), np.int64)
     owners = blocks.owner(order.rows(starts[:-1][has_rows]))
     if (owners != blocks.owner(order.rows(starts[1:][has_rows] - 1))).any():
@@ -319,7 +357,7 @@ class Shuffle:
         if costs is None:  # an earlier shuffle or selection has mixed rows of many blocks: rows are enough
             nothing = np.zeros(len(starts) - 1, np.int64)
             costs, blocks = PieceCosts(nothing, nothing), 0
-        in_order = PieceCosts(*(picked(values, permuted.permutation) for values in costs))
+        in_order = PieceCosts(*(values[permuted.permutation] for values in costs))
         return windows_of_blocks(starts, in_order, rows=self.window, blocks=blocks, most_bytes=self.window_bytes)
 
     def size(self, inner: int) -> int:

@@ -12,8 +12,6 @@ from midepoch._common.hashing import I64, U64, mix64
 
 TABLE = 1 << 16
 ROUNDS = 8
-TOGETHER = 1 << 15
-"""So many elements at a time go through a network: what lies between its steps stays in the processor's cache."""
 
 
 def permute(positions: npt.NDArray[np.integer], n: int, key: int) -> I64:
@@ -44,43 +42,26 @@ def _table(n: int, key: int) -> I64:
 
 def _feistel(values: U64, n: int, key: int, *, backwards: bool = False) -> U64:
     """Walk the cycle of each value until it is below ``n``, on average in less than two steps."""
-    if len(values) > TOGETHER:
-        whole = np.empty_like(values)
-        for at in range(0, len(values), TOGETHER):
-            part = slice(at, at + TOGETHER)
-            whole[part] = _feistel(values[part], n, key, backwards=backwards)
-        return whole
-    step = _rounds_backwards if backwards else _rounds
     bits = (n - 1).bit_length()
     keys = mix64(np.arange(1, ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
-    out = step(values, bits, keys)
+    out = _rounds(values, bits, keys, backwards)
     outside = np.flatnonzero(out >= np.uint64(n))
     while len(outside):
-        walked = step(out[outside], bits, keys)
+        walked = _rounds(out[outside], bits, keys, backwards)
         out[outside] = walked
         outside = outside[walked >= np.uint64(n)]
     return out
 
 
-def _rounds(values: U64, bits: int, keys: U64) -> U64:
+def _rounds(values: U64, bits: int, keys: U64, backwards: bool) -> U64:
     """One pass of the network: each half is mixed with a hash of the other. For odd ``bits`` they differ in width."""
     low_bits = np.uint64(bits // 2)
     high_bits = np.uint64(bits) - low_bits
     low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
     high = values >> low_bits
-    for key in keys.reshape(-1, 2):
-        high = high ^ (mix64(low + key[0]) >> (np.uint64(64) - high_bits))
-        low = low ^ (mix64(high + key[1]) >> (np.uint64(64) - low_bits))
-    return (high << low_bits) | low
-
-
-def _rounds_backwards(values: U64, bits: int, keys: U64) -> U64:
-    """The value that one pass of the network turns into each of these."""
-    low_bits = np.uint64(bits // 2)
-    high_bits = np.uint64(bits) - low_bits
-    low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
-    high = values >> low_bits
-    for key in keys.reshape(-1, 2)[::-1]:
-        low = low ^ (mix64(high + key[1]) >> (np.uint64(64) - low_bits))
-        high = high ^ (mix64(low + key[0]) >> (np.uint64(64) - high_bits))
+    for number in reversed(range(ROUNDS)) if backwards else range(ROUNDS):
+        if number % 2:
+            low = low ^ (mix64(high + keys[number]) >> (np.uint64(64) - low_bits))
+        else:
+            high = high ^ (mix64(low + keys[number]) >> (np.uint64(64) - high_bits))
     return (high << low_bits) | low

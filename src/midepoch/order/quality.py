@@ -13,7 +13,7 @@ from midepoch._common.checks import count, size_in_words
 from midepoch._common.hashing import I64, key_of
 from midepoch.order.orders import Order, OrderStep, Shuffle, ShuffledRows, ShuffledWindows, build_order
 from midepoch.order.permutation import permute
-from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
+from midepoch.order.windows import Blocks
 
 SAMPLED_BATCHES = 128
 SAMPLED_WINDOWS, SAMPLED_ROWS = 32, 8192
@@ -31,11 +31,9 @@ class WindowQuality:
     rows: int
     """The rows of a window."""
     blocks: int
-    """The stored blocks that a window has rows of."""
-    virtual_blocks: int
-    """The blocks that it is a run of: virtual ones of uncompressed Arrow, else stored ones."""
+    """The blocks that a window has rows of."""
     bytes: int
-    """The bytes that a lane holds for it, as the index knows them: whole blocks, or its rows of uncompressed Arrow."""
+    """The bytes that a lane holds for it, as the index knows them: those of these blocks."""
     limited_by_bytes: bool
     """True if ``window_bytes`` makes windows smaller than ``window`` and ``window_blocks`` ask for."""
 
@@ -44,8 +42,8 @@ class WindowQuality:
 class ShuffleQuality:
     """How well an order mixes. ``print`` it, or use its fields.
 
-    A block is what one read fetches: a row group, a record batch, a run of lines. A batch is ``batch_size`` consecutive
-    rows of a lane. Numbers of blocks are means over a sample of batches.
+    A block is what one read fetches: a row group, a run of lines, or a small run of rows of uncompressed Arrow. A batch
+    is ``batch_size`` consecutive rows of a lane. Numbers of blocks are means over a sample of batches.
     """
 
     rows: int
@@ -62,10 +60,6 @@ class ShuffleQuality:
     """How many blocks ``batch_size`` rows come from if all lanes yield a row in turn."""
     blocks_of_permutation: float
     """How many blocks a batch would have rows of after ``shuffle(level="row")``: as many as possible."""
-    virtual_blocks_per_batch: float
-    """How many blocks a batch has rows of, if the small virtual blocks of uncompressed Arrow are counted."""
-    virtual_blocks_of_permutation: float
-    """The same, after ``shuffle(level="row")``."""
     neighbour_correlation: float | None
     """Spearman's rank correlation of the numbers of two consecutive rows: 1 if in file order, 0 if independent."""
     position_correlation: float | None
@@ -80,11 +74,6 @@ class ShuffleQuality:
             f"blocks per batch: {self.blocks_per_batch:.1f}, at least {self.fewest_blocks:,} "
             f"(full permutation: {self.blocks_of_permutation:.1f})",
         ]
-        if self.virtual_blocks_of_permutation != self.blocks_of_permutation:
-            lines.append(
-                f"virtual blocks per batch: {self.virtual_blocks_per_batch:.1f} "
-                f"(full permutation: {self.virtual_blocks_of_permutation:.1f})"
-            )
         if self.lanes > 1:
             lines.append(f"blocks per {self.batch_size:,} rows in turn from all lanes: {self.blocks_across_lanes:.1f}")
         lines.append(
@@ -94,8 +83,6 @@ class ShuffleQuality:
         if self.window is not None:
             batches = count("batch", max(1, self.window.rows // self.batch_size), "batches")
             of_median = f"{count('row', self.window.rows)} ({batches}), {count('block', self.window.blocks)}"
-            if self.virtual_blocks_of_permutation != self.blocks_of_permutation:
-                of_median += f", {count('virtual block', self.window.virtual_blocks)}"
             limited = ", limited by window_bytes" if self.window.limited_by_bytes else ""
             lines.append(
                 f"{count('window', self.window.count)} of {of_median}, {size_in_words(self.window.bytes)}{limited}"
@@ -141,7 +128,7 @@ def measure_quality(
     """The quality of an epoch whose lanes have these orders.
 
     ``permutation`` is what they are compared with. ``shuffled`` are the orders as the last ``shuffle`` left them; if
-    they have windows, these are measured. ``blocks`` are all stored blocks, and ``block_count`` is how many are used.
+    they have windows, these are measured. ``blocks`` are all blocks, and ``block_count`` is how many are used.
     """
     batches = list(_batches(lanes, batch_size))
     if not batches:
@@ -151,8 +138,7 @@ def measure_quality(
     in_turn = distinct
     if len(lanes) > 1:
         in_turn = [_count_blocks(rows, blocks.starts) for rows in _in_turn(lanes, batch_size)] or distinct
-    permuted = [rows for _, rows in _batches([permutation], batch_size)]
-    virtual = virtual_starts(blocks, virtual_counts(blocks))
+    permuted = [_count_blocks(rows, blocks.starts) for _, rows in _batches([permutation], batch_size)]
     return ShuffleQuality(
         rows=sum(lane.size for lane in lanes),
         blocks=block_count,
@@ -161,9 +147,7 @@ def measure_quality(
         blocks_per_batch=float(np.mean(distinct)),
         fewest_blocks=min(distinct),
         blocks_across_lanes=float(np.mean(in_turn)),
-        blocks_of_permutation=_mean_blocks(permuted, blocks.starts),
-        virtual_blocks_per_batch=_mean_blocks(numbers, virtual),
-        virtual_blocks_of_permutation=_mean_blocks(permuted, virtual),
+        blocks_of_permutation=float(np.mean(permuted)),
         neighbour_correlation=spearman(
             np.concatenate([rows[:-1] for rows in numbers]), np.concatenate([rows[1:] for rows in numbers])
         ),
@@ -212,10 +196,6 @@ def _count_blocks(rows: I64, starts: I64) -> int:
     return len(np.unique(np.searchsorted(starts, rows, "right")))
 
 
-def _mean_blocks(batches: Sequence[I64], starts: I64) -> float:
-    return float(np.mean([_count_blocks(rows, starts) for rows in batches]))
-
-
 def _measure_windows(
     orders: Sequence[ShuffledWindows], shuffle: Shuffle | None, blocks: Blocks
 ) -> WindowQuality | None:
@@ -228,29 +208,24 @@ def _measure_windows(
     if not sample or shuffle is None:
         return None
     windows = sum(len(order.piece_starts("block")) - 1 for order in orders)
-    rows, pieces, stored, nbytes = np.median(sample, axis=0).astype(np.int64).tolist()
+    rows, pieces, of_blocks, nbytes = np.median(sample, axis=0).astype(np.int64).tolist()
     # Only the bytes make a window smaller than asked for. Pieces of scattered rows, from many blocks, are not counted.
     is_small = rows < shuffle.window or pieces < shuffle.window_blocks
     return WindowQuality(
         count=windows,
         rows=rows,
-        blocks=stored,
-        virtual_blocks=pieces,
+        blocks=of_blocks,
         bytes=nbytes,
-        limited_by_bytes=windows > len(orders) and stored <= pieces and is_small,
+        limited_by_bytes=windows > len(orders) and of_blocks <= pieces and is_small,
     )
 
 
 def _window_figures(order: ShuffledWindows, window: int, blocks: Blocks) -> tuple[int, int, int, int]:
-    """The rows, pieces, stored blocks and bytes of a window."""
+    """The rows, pieces, blocks and bytes of a window."""
     begin, end = order.piece_starts("block")[[window, window + 1]].tolist()
     pieces = order.inner.piece_starts("block")
     pieces = pieces[np.searchsorted(pieces, begin) : np.searchsorted(pieces, end)]
     inside = np.linspace(begin, end - 1, min(end - begin, SAMPLED_ROWS), dtype=np.int64)
     # The first row of a piece names its block. A piece of scattered rows has several, so look inside too.
-    owners = blocks.owner(order.inner.rows(np.append(pieces, inside)))
-    stored = np.unique(owners)
-    whole = int(blocks.nbytes[stored[~blocks.divisible[stored]]].sum())
-    sampled = owners[len(pieces) :]
-    row_bytes = np.where(blocks.divisible[sampled], blocks.nbytes[sampled] / np.diff(blocks.starts)[sampled], 0)
-    return end - begin, len(pieces), len(stored), whole + int(row_bytes.mean() * (end - begin))
+    owners = np.unique(blocks.owner(order.inner.rows(np.append(pieces, inside))))
+    return end - begin, len(pieces), len(owners), int(blocks.nbytes[owners].sum())

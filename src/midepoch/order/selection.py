@@ -1,4 +1,4 @@
-"""Some rows of another order: slices of it, whole blocks, listed or kept rows, half of a split, all but some rows.
+"""Some positions of another order: slices, a list, or a choice: half of a split, kept rows, all but some.
 
 A split into training and test rows is the same in every epoch, in constant memory. Positions are divided into groups of
 ``GROUP``. The test rows before the position ``b`` that begins a group are ``(b * test + offset) // size``, so every
@@ -8,7 +8,7 @@ the smallest hashes. The training rows before ``b`` follow the same formula, wit
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, Protocol, Self
@@ -21,6 +21,8 @@ from midepoch._common.checks import cached_property, check_integer
 from midepoch._common.hashing import I64, digest, key_of, mix64
 from midepoch.order.orders import (
     PIECE_ROWS,
+    Chained,
+    Interval,
     Order,
     OrderStep,
     PieceLevel,
@@ -28,7 +30,7 @@ from midepoch.order.orders import (
     equal_pieces,
     scattered_files_error,
 )
-from midepoch.order.windows import Blocks, bounds_of, distinct, rows_of_virtual
+from midepoch.order.windows import bounds_of, distinct, rows_of_virtual
 
 SAMPLED_NUMBERS = 1 << 14
 Bound = int | float | str
@@ -74,75 +76,6 @@ def _row(name: str, bound: Any, rows: int) -> int:
     if match is None or abs(float(match[1])) > 100:
         raise ValueError(f'{name} is {bound!r}; pass a number of rows, or percents between "-100%" and "100%".')
     return clipped(percent_of(float(match[1]), rows), rows)
-
-
-class Intervals:
-    """Several intervals ``(start, stop)`` of another order, one after the other."""
-
-    def __init__(self, inner: Order, intervals: Sequence[tuple[int, int]]) -> None:
-        bounds = np.array(intervals, np.int64).reshape(-1, 2).clip(0, inner.size)
-        bounds = bounds[bounds[:, 0] < bounds[:, 1]]
-        self._inner, self._inner_starts, self._inner_stops = inner, bounds[:, 0], bounds[:, 1]
-        self.blocks = inner.blocks
-        self._starts = np.concatenate([[0], np.cumsum(self._inner_stops - self._inner_starts)]).astype(np.int64)
-        self.size = int(self._starts[-1])
-
-    def rows(self, positions: I64) -> I64:
-        if not len(positions):
-            return positions
-        interval = np.searchsorted(self._starts, positions, "right") - 1
-        return self._inner.rows(self._inner_starts[interval] + positions - self._starts[interval])
-
-    def positions(self, rows: I64) -> I64:
-        inner = self._inner.positions(rows)
-        bounds = zip(self._inner_starts, self._inner_stops, self._starts[:-1], strict=True)
-        inside = [inner[(inner >= begin) & (inner < end)] - begin + start for begin, end, start in bounds]
-        return np.concatenate([np.empty(0, np.int64), *inside])
-
-    def piece_starts(self, level: PieceLevel) -> I64:
-        """The pieces of the inner order inside each interval; the first and the last of them may be cut."""
-        pieces = self._inner.piece_starts(level)
-        inside = [
-            pieces[np.searchsorted(pieces, begin, "right") : np.searchsorted(pieces, end)] - begin + start
-            for begin, end, start in zip(self._inner_starts, self._inner_stops, self._starts[:-1], strict=True)
-        ]
-        return np.unique(np.concatenate([self._starts, *inside])).astype(np.int64)
-
-
-class KeptBlocks:
-    """Some blocks of a dataset, whole, in file order."""
-
-    def __init__(
-        self, file_starts: I64, block_starts: I64, kept: npt.NDArray[np.bool_], blocks: Blocks | None = None
-    ) -> None:
-        """Take the first rows of files and blocks, both with the number of all rows at the end, and the kept blocks.
-
-        If ``block_starts`` are those of virtual blocks, ``blocks`` are the blocks that hold them.
-        """
-        self.blocks = blocks or Blocks.of_rows(block_starts)
-        new_starts = np.concatenate([[0], np.cumsum(np.diff(block_starts) * kept)]).astype(np.int64)
-        self._first_rows = block_starts[:-1][kept]
-        self._starts = np.append(new_starts[:-1][kept], new_starts[-1])
-        self._file_starts = np.unique(new_starts[np.searchsorted(block_starts, file_starts)])
-        self.size = int(new_starts[-1])
-
-    def rows(self, positions: I64) -> I64:
-        if not len(positions):
-            return positions
-        block = np.searchsorted(self._starts, positions, "right") - 1
-        rows: I64 = self._first_rows[block] + positions - self._starts[block]
-        return rows
-
-    def positions(self, rows: I64) -> I64:
-        block = np.searchsorted(self._first_rows, rows, "right") - 1
-        rows, block = rows[block >= 0], block[block >= 0]
-        inside = rows - self._first_rows[block]
-        positions: I64 = (self._starts[block] + inside)[inside < np.diff(self._starts)[block]]
-        return positions
-
-    def piece_starts(self, level: PieceLevel) -> I64:
-        """The kept blocks, or the files that have any."""
-        return self._file_starts if level == "file" else self._starts
 
 
 class ChunkedNumbers:
@@ -199,7 +132,7 @@ class Slices:
     intervals: tuple[tuple[int, int], ...]
 
     def apply(self, inner: Order, *_key: int | str) -> Order:
-        return Intervals(inner, self.intervals)
+        return Chained([Interval(inner, start, stop) for start, stop in self.intervals or ((0, 0),)])
 
     def size(self, inner: int) -> int:
         return sum(max(0, min(stop, inner) - start) for start, stop in self.intervals)
@@ -256,84 +189,109 @@ def multiply_divide(values: I64, factor: int, offset: int, divisor: int) -> I64:
     return (((high // by) << low_bits) + rest // by).astype(np.int64)
 
 
-class SplitRows:
-    """The training rows or the test rows of another order, in its order."""
+class Choice(Protocol):
+    """Some positions of an order, each once and in rising order."""
 
-    def __init__(self, inner: Order, half: Half, test_rows: int, seed: int) -> None:
-        if inner.size > MOST_ROWS:
-            raise ValueError(f"train_test_split takes at most {MOST_ROWS:,} rows; there are {inner.size:,}.")
-        self._inner, self._half, self.blocks = inner, half, inner.blocks
-        self._key = key_of(seed, "train_test_split", inner.size)
-        offset = key_of(self._key, "offset") % max(1, inner.size)
-        self.size, self._offset = test_rows, offset
-        if half == "train":
-            self.size, self._offset = inner.size - test_rows, max(0, inner.size - 1 - offset)
+    @property
+    def size(self) -> int:
+        """How many they are."""
+
+    def at(self, numbers: I64) -> I64:
+        """The chosen positions with these numbers."""
+
+    def has(self, positions: I64) -> npt.NDArray[np.bool_]:
+        """For each of these positions, whether it is chosen."""
+
+    def before(self, positions: I64) -> I64:
+        """How many chosen positions come before each of these. The end of the order may be one."""
+
+
+class Chosen:
+    """The chosen positions of another order."""
+
+    def __init__(self, inner: Order, choice: Choice) -> None:
+        self.inner, self.choice = inner, choice
+        self.blocks, self.size = inner.blocks, choice.size
+        self._piece_starts = dict[PieceLevel, I64]()
 
     def rows(self, positions: I64) -> I64:
-        chunks = [
-            self._inner_positions(positions[start : start + GROUPS_AT_ONCE])
-            for start in range(0, len(positions), GROUPS_AT_ONCE)
-        ]
-        return self._inner.rows(np.concatenate([np.empty(0, np.int64), *chunks]))
+        return self.inner.rows(self.choice.at(positions))
 
     def positions(self, rows: I64) -> I64:
-        inner = self._inner.positions(rows)
-        groups, slots = inner // GROUP, inner % GROUP
-        is_member = self._is_member(groups)
-        before = (is_member & (np.arange(GROUP) < slots[:, None])).sum(axis=1)
-        positions: I64 = (self._before(groups) + before)[is_member[np.arange(len(inner)), slots]]
-        return positions
-
-    def _inner_positions(self, positions: I64) -> I64:
-        size = self._inner.size
-        groups = multiply_divide(positions, size, size - 1 - self._offset, self.size) // GROUP
-        distinct, line = np.unique(groups, return_inverse=True)
-        is_member = self._is_member(distinct)
-        members = np.flatnonzero(is_member)  # of all lines, one after the other
-        counts = is_member.sum(axis=1)
-        number = (np.cumsum(counts) - counts - self._before(distinct))[line] + positions
-        inner: I64 = groups * GROUP + members[number] % GROUP
-        return inner
+        inner = self.inner.positions(rows)
+        return self.choice.before(inner[self.choice.has(inner)]) if len(inner) else inner
 
     def piece_starts(self, level: PieceLevel) -> I64:
-        """The pieces of the inner order that have rows here."""
-        return self._block_starts if level == "block" else self._starts_of("file")
+        """The pieces of the inner order of which positions are chosen."""
+        if level not in self._piece_starts:
+            self._piece_starts[level] = distinct(self.choice.before(distinct(self.inner.piece_starts(level))))
+        return self._piece_starts[level]
 
-    @cached_property
-    def _block_starts(self) -> I64:
-        return self._starts_of("block")
 
-    def _starts_of(self, level: PieceLevel) -> I64:
-        """The number of members before each boundary of the inner order, each once."""
-        bounds = distinct(self._inner.piece_starts(level))
-        groups, inside = bounds // GROUP, bounds % GROUP
-        starts = self._before(groups)
-        for start in range(0, len(bounds), GROUPS_AT_ONCE):
-            these = np.flatnonzero(inside[start : start + GROUPS_AT_ONCE]) + start
-            is_before = np.arange(GROUP) < inside[these, None]
-            starts[these] += (self._is_member(groups[these]) & is_before).sum(axis=1)
-        return distinct(starts)
+class HalfOfSplit:
+    """The training rows or the test rows of ``rows`` rows."""
+
+    def __init__(self, rows: int, half: Half, test_rows: int, seed: int) -> None:
+        if rows > MOST_ROWS:
+            raise ValueError(f"train_test_split takes at most {MOST_ROWS:,} rows; there are {rows:,}.")
+        self._rows, self._half = rows, half
+        self._key = key_of(seed, "train_test_split", rows)
+        self.size, self._offset = test_rows, key_of(self._key, "offset") % max(1, rows)
+        if half == "train":
+            self.size, self._offset = rows - test_rows, max(0, rows - 1 - self._offset)
+
+    def at(self, numbers: I64) -> I64:
+        return _in_parts(self._at, numbers)
+
+    def has(self, positions: I64) -> npt.NDArray[np.bool_]:
+        mask: npt.NDArray[np.bool_] = self._members(positions // GROUP)[np.arange(len(positions)), positions % GROUP]
+        return mask
+
+    def before(self, positions: I64) -> I64:
+        before, cut = self._before(positions // GROUP), np.flatnonzero(positions % GROUP)
+        before[cut] += _in_parts(self._before_in_group, positions[cut])
+        return before
+
+    def _at(self, numbers: I64) -> I64:
+        groups = multiply_divide(numbers, self._rows, self._rows - 1 - self._offset, self.size) // GROUP
+        distinct, line = np.unique(groups, return_inverse=True)
+        is_member = self._members(distinct)
+        members = np.flatnonzero(is_member)  # of all lines, one after the other
+        counts = is_member.sum(axis=1)
+        number = (np.cumsum(counts) - counts - self._before(distinct))[line] + numbers
+        positions: I64 = groups * GROUP + members[number] % GROUP
+        return positions
+
+    def _before_in_group(self, positions: I64) -> I64:
+        is_before = np.arange(GROUP) < (positions % GROUP)[:, None]
+        before: I64 = (self._members(positions // GROUP) & is_before).sum(axis=1)
+        return before
 
     def _before(self, groups: I64) -> I64:
         """The number of members before each of these groups."""
-        size = self._inner.size
-        return multiply_divide(np.minimum(groups * GROUP, size), self.size, self._offset, max(1, size))
+        return multiply_divide(np.minimum(groups * GROUP, self._rows), self.size, self._offset, max(1, self._rows))
 
-    def _is_member(self, groups: I64) -> npt.NDArray[np.bool_]:
+    def _members(self, groups: I64) -> npt.NDArray[np.bool_]:
         """One line a group: which of its positions belong to this half."""
         slots = np.arange(GROUP, dtype=np.uint64)
         positions = groups.astype(np.uint64)[:, None] * np.uint64(GROUP) + slots
         hashes = mix64(positions * np.uint64(0x9E3779B97F4A7C15) + np.uint64(self._key))
         # The low bits are the slot, so that no two ranks are equal. Positions past the end rank last.
         ranks = (hashes >> np.uint64(7) << np.uint64(6)) | slots
-        past_end = positions >= np.uint64(self._inner.size)
+        past_end = positions >= np.uint64(self._rows)
         ranks[past_end] = LAST_RANK
         members = self._before(groups + 1) - self._before(groups)
-        lengths = np.minimum(self._inner.size - groups * GROUP, GROUP)
+        lengths = np.minimum(self._rows - groups * GROUP, GROUP)
         test = members if self._half == "test" else lengths - members
         following = np.sort(ranks, axis=1)[np.arange(len(groups)), np.minimum(test, GROUP - 1)]
         in_test = ranks < np.where(test < GROUP, following, LAST_RANK)[:, None]
         return in_test if self._half == "test" else ~(in_test | past_end)
+
+
+def _in_parts(function: Callable[[I64], I64], values: I64) -> I64:
+    """What a function of an array says, of which few values are worked on at a time."""
+    starts = range(0, len(values), GROUPS_AT_ONCE)
+    return np.concatenate([values[:0], *(function(values[start : start + GROUPS_AT_ONCE]) for start in starts)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +304,7 @@ class TrainTestSplit:
     seed: int
 
     def apply(self, inner: Order, *_key: int | str) -> Order:
-        return SplitRows(inner, self.half, self._test_rows(inner.size), self.seed)
+        return Chosen(inner, HalfOfSplit(inner.size, self.half, self._test_rows(inner.size), self.seed))
 
     def size(self, inner: int) -> int:
         test = self._test_rows(inner)
@@ -362,27 +320,21 @@ class TrainTestSplit:
         return {"op": "train_test_split", "half": self.half, "test_size": self.test_size, "seed": self.seed}
 
 
-class WithoutPositions:
-    """Another order, in which rows rise, without the ``deleted`` positions, which rise too."""
+class AllBut:
+    """All positions of an order but some, which rise."""
 
-    def __init__(self, inner: Order, deleted: I64) -> None:
-        self.inner, self.deleted, self.blocks = inner, deleted, inner.blocks
-        self._kept_before = deleted - np.arange(len(deleted))
-        self.size = inner.size - len(deleted)
+    def __init__(self, rows: int, left_out: I64) -> None:
+        self.left_out, self.size = left_out, rows - len(left_out)
+        self._kept_before = left_out - np.arange(len(left_out))
 
-    def rows(self, positions: I64) -> I64:
-        return self.inner.rows(positions + np.searchsorted(self._kept_before, positions, "right"))
+    def at(self, numbers: I64) -> I64:
+        return numbers + np.searchsorted(self._kept_before, numbers, "right")
 
-    def positions(self, rows: I64) -> I64:
-        inner = self.inner.positions(rows)
-        inner = inner[~np.isin(inner, self.deleted)]
-        positions: I64 = inner - np.searchsorted(self.deleted, inner)
-        return positions
+    def has(self, positions: I64) -> npt.NDArray[np.bool_]:
+        return ~np.isin(positions, self.left_out)
 
-    def piece_starts(self, level: PieceLevel) -> I64:
-        """The pieces of the inner order that have rows left."""
-        starts = self.inner.piece_starts(level)
-        return distinct(starts - np.searchsorted(self.deleted, starts))
+    def before(self, positions: I64) -> I64:
+        return positions - np.searchsorted(self.left_out, positions)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -393,7 +345,7 @@ class LeaveOut:
     op: ClassVar[str]
 
     def apply(self, inner: Order, *_key: int | str) -> Order:
-        return WithoutPositions(inner, self.positions(inner))
+        return Chosen(inner, AllBut(inner.size, self.positions(inner)))
 
     def positions(self, inner: Order) -> I64:
         """The rising positions of those of the rows that an order has."""
@@ -440,43 +392,35 @@ class KeptBits(Protocol):
 
 
 class KeptRows:
-    """The kept rows of another order. The rows of each of its block pieces must be adjacent in their file."""
+    """The positions of an order whose rows are kept. The rows of its block pieces must be adjacent in their file."""
 
     def __init__(self, inner: Order, bits: KeptBits) -> None:
-        starts = inner.piece_starts("block")
-        self._inner, self._bits, self.blocks = inner, bits, inner.blocks
-        self._inner_starts = distinct(starts)
+        self._bits, self._inner_starts = bits, distinct(inner.piece_starts("block"))
         first, last = inner.rows(self._inner_starts[:-1]), inner.rows(self._inner_starts[1:] - 1)
         assert (last - first == np.diff(self._inner_starts) - 1).all(), "the rows of a piece are adjacent"
-        kept_before = bits.kept_before(first)
-        self._starts = bounds_of(bits.kept_before(last + 1) - kept_before)
-        self._shifts = kept_before - self._starts[:-1]
-        """For each piece, what is added to a position for the number of the row among all kept rows."""
-        self._is_shifted = bool(self._shifts.any())
+        self._firsts = np.append(first, 0)  # the end is a piece without rows
+        kept_before = bits.kept_before(self._firsts)
+        self._starts = bounds_of(bits.kept_before(last + 1) - kept_before[:-1])
+        self._shifts = kept_before - self._starts
+        """For each piece, what is added to a number here for the number of the row among all kept rows."""
         self.size = int(self._starts[-1])
 
-    def rows(self, positions: I64) -> I64:
-        if not self._is_shifted:  # the inner order has all kept rows of the dataset, in its order
-            return self._bits.kept_at(positions)
-        piece = np.searchsorted(self._starts, positions, "right") - 1
-        return self._bits.kept_at(positions + self._shifts[piece])
+    def at(self, numbers: I64) -> I64:
+        piece = np.searchsorted(self._starts, numbers, "right") - 1
+        shifts: I64 = self._inner_starts[piece] - self._firsts[piece]
+        return self._bits.kept_at(numbers + self._shifts[piece]) + shifts
 
-    def positions(self, rows: I64) -> I64:
-        inner = self._inner.positions(rows[self._bits.kept(rows)] if len(rows) else rows)
-        return self.positions_of(inner) if len(inner) else inner
+    def has(self, positions: I64) -> npt.NDArray[np.bool_]:
+        return self._bits.kept(self._rows(positions)[0])
 
-    def positions_of(self, inner_positions: I64) -> I64:
-        """The positions here of kept rows that are at these positions of the inner order."""
-        piece = np.searchsorted(self._inner_starts, inner_positions, "right") - 1
-        kept_before: I64 = self._bits.kept_before(self._inner.rows(inner_positions))
-        return kept_before - self._shifts[piece]
+    def before(self, positions: I64) -> I64:
+        rows, piece = self._rows(positions)
+        return self._bits.kept_before(rows) - self._shifts[piece]
 
-    def piece_starts(self, level: PieceLevel) -> I64:
-        """The pieces of the inner order that have kept rows."""
-        if level == "block":
-            return distinct(self._starts)
-        inner_starts = self._inner.piece_starts(level)
-        return distinct(self._starts[np.searchsorted(self._inner_starts, inner_starts)])
+    def _rows(self, positions: I64) -> tuple[I64, I64]:
+        """The rows at positions, and the pieces that these are in."""
+        piece = np.searchsorted(self._inner_starts, positions, "right") - 1
+        return positions - self._inner_starts[piece] + self._firsts[piece], piece
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -507,11 +451,10 @@ class Surveyed:
 
 def _kept(inner: Order, bits: KeptBits) -> Order:
     """The kept rows of an order. Deleted rows are left out last, because those that stay may not be adjacent."""
-    if not isinstance(inner, WithoutPositions):
-        return KeptRows(inner, bits)
-    kept = KeptRows(inner.inner, bits)
-    is_kept = bits.kept(inner.inner.rows(inner.deleted))
-    return WithoutPositions(kept, kept.positions_of(inner.deleted[is_kept]))
+    if not isinstance(inner, Chosen) or not isinstance(inner.choice, AllBut):
+        return Chosen(inner, KeptRows(inner, bits))
+    kept, deleted = KeptRows(inner.inner, bits), inner.choice.left_out
+    return Chosen(Chosen(inner.inner, kept), AllBut(kept.size, kept.before(deleted[kept.has(deleted)])))
 
 
 def first_scattering(steps: tuple[OrderStep, ...]) -> str | None:

@@ -20,8 +20,6 @@ VIRTUAL_PER_BLOCK = 32
 """How many virtual blocks count as one in a window: 1,024 of them where a window has 32 other blocks."""
 MOST_VIRTUAL = 1 << 20
 """In larger datasets virtual blocks have more rows, so that there are about this many of them."""
-GUESSED, FOLLOWED = 64, 8192
-"""How many windows are guessed at first, and from how many pieces on they are followed if a guess was wrong."""
 
 
 class Blocks(NamedTuple):
@@ -43,6 +41,14 @@ class Blocks(NamedTuple):
         """Blocks with these numbers, as a dataset of them alone would have them."""
         return Blocks(bounds_of(np.diff(self.starts)[numbers]), self.nbytes[numbers], self.divisible[numbers])
 
+    def divided(self) -> "Blocks":
+        """The virtual blocks, as a dataset would have them that stores these."""
+        counts = virtual_counts(self)
+        starts, divisible = virtual_starts(self, counts), np.repeat(self.divisible, counts)
+        row_bytes = np.repeat(self.nbytes / np.maximum(np.diff(self.starts), 1), counts)
+        nbytes = np.where(divisible, row_bytes * np.diff(starts), np.repeat(self.nbytes, counts))
+        return Blocks(starts, nbytes.astype(np.int64), divisible)
+
     def owner(self, rows: I64) -> I64:
         """The block of each row."""
         owners: I64 = np.searchsorted(self.starts, rows, "right") - 1
@@ -53,8 +59,6 @@ def virtual_counts(blocks: Blocks) -> I64:
     """Into how many virtual blocks each block is divided. Blocks that are decoded as a whole are not divided."""
     rows = np.diff(blocks.starts)
     size = rows_of_virtual(int(rows.sum(where=blocks.divisible)))
-    if rows.max(initial=0) <= size and blocks.nbytes.max(initial=0) <= VIRTUAL_BYTES:  # the next lines would say so too
-        return np.ones(len(rows), np.int64)
     counts = np.minimum(np.maximum(-(-rows // size), -(-blocks.nbytes // VIRTUAL_BYTES)), rows)
     return np.maximum(np.where(blocks.divisible, counts, 1), 1).astype(np.int64)
 
@@ -66,8 +70,6 @@ def rows_of_virtual(rows: int) -> int:
 
 def virtual_starts(blocks: Blocks, counts: I64) -> I64:
     """The first row of each virtual block, and the end. Those of one block differ by one row at most."""
-    if counts.max(initial=1) == 1:
-        return blocks.starts
     numbers = np.arange(int(counts.sum())) - np.repeat(bounds_of(counts)[:-1], counts)
     rows, of_block = np.repeat(np.diff(blocks.starts), counts), np.repeat(counts, counts)
     starts: I64 = np.repeat(blocks.starts[:-1], counts) + rows * numbers // of_block
@@ -100,101 +102,29 @@ def windows_of_blocks(piece_starts: I64, costs: PieceCosts, *, rows: int, blocks
     pieces evenly if all together do not fit.
     """
     has_rows = np.diff(piece_starts) > 0
-    if not has_rows.all():
-        costs = PieceCosts(*(values[has_rows] for values in costs))
-        piece_starts = piece_starts[np.append(has_rows, True)]
-    if len(piece_starts) == 1:
+    piece_starts = piece_starts[np.append(has_rows, True)]
+    nbytes, shares = bounds_of(costs.nbytes[has_rows]), bounds_of(costs.shares[has_rows])
+    pieces = len(piece_starts) - 1
+    if not pieces:
         return piece_starts
-    sums = _RunningSums(piece_starts, bounds_of(costs.nbytes), bounds_of(costs.shares))
-    limits = _Limits(rows, VIRTUAL_PER_BLOCK * blocks, most_bytes)
-    opens = _window_opens(sums, limits, _usual_length(costs.shares, limits))
-    opens = _with_even_end(opens, sums, limits)
+    # Where a window that begins at each piece ends: beyond the end of all pieces if it never has enough.
+    enough = np.maximum(
+        np.searchsorted(piece_starts, piece_starts[:-1] + rows),
+        np.searchsorted(shares, shares[:-1] + VIRTUAL_PER_BLOCK * blocks),
+    )
+    fitting = np.searchsorted(nbytes, nbytes[:-1] + most_bytes, "right") - 1
+    fitting = np.maximum(fitting, np.arange(1, pieces + 1))
+    ends, opens = np.minimum(enough, fitting), [0]
+    while ends[opens[-1]] < pieces:
+        opens.append(int(ends[opens[-1]]))
+    if len(opens) > 1 and enough[opens[-1]] > pieces:
+        opens.pop()
+        first = opens[-1]
+        if fitting[first] < pieces:
+            cuts = np.arange(first + 1, pieces)
+            larger = np.maximum(nbytes[cuts] - nbytes[first], nbytes[pieces] - nbytes[cuts])
+            opens.append(int(cuts[larger.argmin()]))
     return np.append(piece_starts[opens], piece_starts[-1]).astype(np.int64)
-
-
-class _Limits(NamedTuple):
-    """What a window has at least, and the bytes that it has at most."""
-
-    rows: int
-    shares: int
-    most_bytes: int
-
-
-class _RunningSums(NamedTuple):
-    """The rows, bytes and shares before each piece, and of all."""
-
-    rows: I64
-    nbytes: I64
-    shares: I64
-
-    def enough(self, pieces: I64, limits: _Limits) -> I64:
-        """Where a window that begins at each piece has enough rows and shares; beyond the end if it never has."""
-        return np.maximum(
-            np.searchsorted(self.rows, self.rows[pieces] + limits.rows),
-            np.searchsorted(self.shares, self.shares[pieces] + limits.shares),
-        )
-
-    def fitting(self, pieces: I64, limits: _Limits) -> I64:
-        """The longest window that begins at each piece ends here, because of its bytes."""
-        ends = np.searchsorted(self.nbytes, self.nbytes[pieces] + limits.most_bytes, "right") - 1
-        return np.maximum(ends, pieces + 1)
-
-    def ends(self, pieces: I64, limits: _Limits) -> I64:
-        """Where a window that begins at each piece ends."""
-        return np.minimum(self.enough(pieces, limits), self.fitting(pieces, limits))
-
-
-def _usual_length(shares: I64, limits: _Limits) -> int:
-    """How many pieces a window has if all count like the first, and if rows and bytes do not matter."""
-    return max(1, -(-limits.shares // max(1, int(shares[0]))))
-
-
-def _window_opens(sums: _RunningSums, limits: _Limits, length: int) -> I64:
-    """The pieces with which the windows begin.
-
-    Each window begins where the one before it ends. Most have as many pieces as the one before, so a run of windows of
-    that length is guessed, and kept up to the first that ends elsewhere. From there the windows are followed for a
-    while: that needs the ends of windows that begin at any of the next pieces.
-    """
-    pieces, opens = len(sums.rows) - 1, list[I64]()
-    piece, guesses = 0, GUESSED
-    while piece < pieces:
-        guessed = np.arange(piece, min(pieces, piece + guesses * length), length)
-        ends = sums.ends(guessed, limits)
-        others = np.flatnonzero(ends != guessed + length)
-        right = int(others[0]) + 1 if len(others) else len(guessed)
-        opens.append(guessed[:right])
-        piece, guesses = int(ends[right - 1]), guesses * 4
-        if len(others) and piece < pieces:
-            near = np.arange(piece, min(pieces, piece + FOLLOWED))
-            followed, end = _followed(sums.ends(near, limits), piece)
-            opens.append(followed)
-            piece, length, guesses = end, end - int(followed[-1]), GUESSED
-    return np.concatenate(opens)
-
-
-def _followed(ends: I64, first: int) -> tuple[I64, int]:
-    """Where windows begin from ``first`` on, if one at piece ``first + i`` ends at ``ends[i]``; and the last end."""
-    following = ends.tolist()
-    opens, piece = list[int](), first
-    while piece - first < len(following):
-        opens.append(piece)
-        piece = following[piece - first]
-    return np.array(opens, np.int64), piece
-
-
-def _with_even_end(opens: I64, sums: _RunningSums, limits: _Limits) -> I64:
-    """Let pieces that are left at the end join the last window, or share its pieces evenly if all do not fit."""
-    pieces = len(sums.rows) - 1
-    if len(opens) == 1 or sums.enough(opens[-1:], limits)[0] <= pieces:
-        return opens
-    last_two = int(opens[-2])
-    if sums.fitting(opens[-2:-1], limits)[0] == pieces:
-        return opens[:-1]
-    cuts = np.arange(last_two + 1, pieces)
-    before = sums.nbytes
-    larger = np.maximum(before[cuts] - before[last_two], before[pieces] - before[cuts])
-    return np.append(opens[:-1], cuts[larger.argmin()])
 
 
 def distinct(rising: I64) -> I64:
@@ -204,11 +134,6 @@ def distinct(rising: I64) -> I64:
     """
     kept: I64 = rising[np.append(np.diff(rising) > 0, True)] if len(rising) else rising
     return kept
-
-
-def picked(values: I64, permutation: I64) -> I64:
-    """The values in another order. There is nothing to do if all are equal, as the rows of most blocks are."""
-    return values if not len(values) or values.min() == values.max() else values[permutation]
 
 
 def bounds_of(counts: I64) -> I64:

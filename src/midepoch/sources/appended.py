@@ -10,7 +10,6 @@ A state names the files of each generation but the last by ranges of file number
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
@@ -19,72 +18,21 @@ from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import lane_cuts
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
-from midepoch.order.orders import Interval, Order
+from midepoch.order.orders import Chained, Interval, Order, Ranges
 from midepoch.order.windows import Blocks, bounds_of, virtual_counts, virtual_starts
 
 
-class FileSubset:
-    """The rows of some files, in file order. Its pieces are those of a dataset of these files alone."""
+def rows_of_files(files: I64, *, file_starts: I64, first_blocks: I64, blocks: Blocks, virtual: bool = False) -> Ranges:
+    """The rows of the files with these numbers. Its pieces are those of a dataset of these files alone.
 
-    def __init__(
-        self, files: I64, *, file_starts: I64, first_blocks: I64, blocks: Blocks, virtual: bool = False
-    ) -> None:
-        """``files`` are file numbers. The other arguments describe all files of the dataset.
-
-        They hold the first row of each file, the first block of each file, and the blocks. If ``virtual``, blocks are
-        divided into virtual ones.
-        """
-        numbers = [np.arange(first_blocks[file], first_blocks[file + 1]) for file in files.tolist()]
-        own = blocks.some(np.concatenate([np.empty(0, np.int64), *numbers]))
-        self.blocks = blocks
-        self._first_rows = file_starts[:-1][files]
-        self._file_bounds = bounds_of(np.diff(file_starts)[files])
-        self._block_bounds = virtual_starts(own, virtual_counts(own)) if virtual else own.starts
-        self.size = int(self._file_bounds[-1])
-
-    def rows(self, positions: I64) -> I64:
-        if not len(positions):
-            return positions
-        file = np.searchsorted(self._file_bounds, positions, "right") - 1
-        rows: I64 = self._first_rows[file] + positions - self._file_bounds[file]
-        return rows
-
-    def positions(self, rows: I64) -> I64:
-        file = np.searchsorted(self._first_rows, rows, "right") - 1
-        rows, file = rows[file >= 0], file[file >= 0]
-        inside = rows - self._first_rows[file]
-        positions: I64 = (self._file_bounds[file] + inside)[inside < np.diff(self._file_bounds)[file]]
-        return positions
-
-    def piece_starts(self, level: Literal["file", "block"]) -> I64:
-        return self._file_bounds if level == "file" else self._block_bounds
-
-
-class Chained:
-    """Several orders, one after the other."""
-
-    def __init__(self, orders: Sequence[Order]) -> None:
-        self._orders, self.blocks = orders, orders[0].blocks
-        self._starts = bounds_of(np.array([order.size for order in orders], np.int64))
-        self.size = int(self._starts[-1])
-
-    def rows(self, positions: I64) -> I64:
-        rows = np.empty_like(positions)
-        owners = np.searchsorted(self._starts, positions, "right") - 1
-        for owner in np.unique(owners).tolist():
-            inside = owners == owner
-            rows[inside] = self._orders[owner].rows(positions[inside] - self._starts[owner])
-        return rows
-
-    def positions(self, rows: I64) -> I64:
-        found = [order.positions(rows) + start for order, start in zip(self._orders, self._starts, strict=False)]
-        return np.concatenate(found)
-
-    def piece_starts(self, level: Literal["file", "block"]) -> I64:
-        moved = [
-            order.piece_starts(level) + start for order, start in zip(self._orders, self._starts[:-1], strict=True)
-        ]
-        return np.unique(np.concatenate([self._starts, *moved])).astype(np.int64)
+    The other arguments describe all files of the dataset: the first row and the first block of each file, and the
+    blocks. If ``virtual``, blocks are divided into virtual ones.
+    """
+    numbers = [np.arange(first_blocks[file], first_blocks[file + 1]) for file in files.tolist()]
+    own = blocks.some(np.concatenate([np.empty(0, np.int64), *numbers]))
+    starts = bounds_of(np.diff(file_starts)[files])
+    block_starts = virtual_starts(own, virtual_counts(own)) if virtual else own.starts
+    return Ranges(file_starts[:-1][files], starts, {"file": starts, "block": block_starts}, blocks)
 
 
 def generations(appended: AppendedFiles, files: int) -> list[I64]:

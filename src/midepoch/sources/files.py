@@ -17,15 +17,16 @@ from midepoch.index.index import Index
 from midepoch.order.orders import (
     Order,
     OrderStep,
+    Ranges,
     Sequential,
     Shuffle,
     build_order,
 )
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
-from midepoch.order.selection import KeptBlocks, Surveyed, Without
+from midepoch.order.selection import Surveyed, Without
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
 from midepoch.sources.ahead import OpenFiles
-from midepoch.sources.appended import FileSubset, generations
+from midepoch.sources.appended import generations, rows_of_files
 from midepoch.sources.lane import FileRowsLanes
 from midepoch.sources.source import (
     AdoptedCheckpoint,
@@ -125,7 +126,7 @@ class FileRows:
             kept = None if kept is None else np.repeat(kept, counts)
         if kept is None:
             return Sequential(view.file_starts, starts, self._blocks)
-        return KeptBlocks(view.file_starts, starts, kept, self._blocks)
+        return Ranges.of_blocks(view.file_starts, starts, kept, self._blocks)
 
     @property
     def _has_virtual_blocks(self) -> bool:
@@ -270,10 +271,11 @@ class FileRows:
 
     def shuffle_quality(self, *, epoch: int, lanes: int, mode: Mode, batch_size: int) -> ShuffleQuality:
         """How well the order of an epoch mixes."""
-        blocks, cut = self.index.view.blocks, self.cut(EpochCut(epoch=epoch, lanes=lanes, mode=mode))
-        orders = [cut.order(lane) for lane in range(lanes)]
-        has_rows = np.diff(blocks.starts) > 0
-        used = has_rows if self.where is None else has_rows & self.where.blocks
+        stored, cut = self.index.view.blocks, self.cut(EpochCut(epoch=epoch, lanes=lanes, mode=mode))
+        orders, blocks = [cut.order(lane) for lane in range(lanes)], stored.divided()
+        used = np.diff(blocks.starts) > 0
+        if self.where is not None:
+            used &= self.where.blocks[stored.owner(blocks.starts[:-1])]
         last = max((number for number, step in enumerate(self.steps) if isinstance(step, Shuffle)), default=-1)
         return measure_quality(
             orders,
@@ -289,7 +291,7 @@ class FileRows:
         """The order of each generation of files, in an epoch to which files were appended."""
         view = self.index.view
         subsets = [
-            FileSubset(
+            rows_of_files(
                 files,
                 file_starts=view.file_starts,
                 first_blocks=view.first_blocks,

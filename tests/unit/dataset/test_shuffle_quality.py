@@ -89,7 +89,7 @@ def test_every_shard_is_a_lane(folder, mode):
     assert (quality.rows, quality.lanes) == (ROWS, 2)
     counts = [blocks for shard in shards for blocks in blocks_in_batches(delivered(shard))]
     assert quality.blocks_per_batch == pytest.approx(np.mean(counts))
-    assert quality.window.count >= 2
+    assert quality.window.count >= (2 if mode == "file" else 1)  # 40 small runs of rows are one window
 
 
 def test_blocks_that_a_filter_rules_out_are_not_counted(tmp_path):

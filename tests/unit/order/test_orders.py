@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from midepoch.order.orders import (
     Interval,
+    Ranges,
     Sequential,
     Shuffle,
     ShuffledPieces,
     ShuffledRows,
-    Slice,
     build_order,
     lanes_by_file,
     piece_costs,
 )
-from midepoch.order.selection import ChunkedNumbers, Intervals, KeptBlocks, Listed
+from midepoch.order.selection import ChunkedNumbers, Listed, Slices
 from midepoch.order.windows import VIRTUAL_PER_BLOCK, Blocks, bounds_of
 
 
@@ -50,29 +50,6 @@ def test_every_shuffle_is_a_permutation(sizes, block, shuffle, epoch):
     assert sorted(rows(order)) == list(range(sum(sizes)))
 
 
-@given(sizes, st.integers(1, 12), shuffles, st.integers(0, 40), st.integers(0, 40))
-def test_take_and_skip_after_a_shuffle_cut_its_sequence(sizes, block, shuffle, skipped, taken):
-    base = sequential(sizes, block)
-    whole = rows(build_order(base, [shuffle], 1))
-    cut = build_order(base, [shuffle, Slice(start=skipped, stop=None), Slice(start=0, stop=taken)], 1)
-    assert rows(cut) == whole[skipped:][:taken]
-    assert cut.size == len(whole[skipped:][:taken])
-
-
-@given(sizes, st.integers(1, 12), shuffles, st.integers(0, 60))
-def test_a_shuffle_after_take_permutes_what_was_taken(sizes, block, shuffle, taken):
-    order = build_order(sequential(sizes, block), [Slice(start=0, stop=taken), shuffle], 0)
-    assert sorted(rows(order)) == list(range(min(taken, sum(sizes))))
-
-
-@given(sizes, st.integers(1, 12), shuffles)
-def test_pieces_cut_the_whole_order(sizes, block, shuffle):
-    order = build_order(sequential(sizes, block), [shuffle], 0)
-    starts = order.piece_starts("block")
-    assert starts[-1] == order.size
-    assert (np.diff(starts) >= 0).all()
-
-
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=6), st.integers(0, 40), st.integers(0, 9))
 def test_the_blocks_of_shuffled_files_are_those_of_each_file_in_turn(blocks, skipped, seed):
     """Files and blocks may be empty, and a file may begin in the middle of a block."""
@@ -90,11 +67,6 @@ def test_the_blocks_of_shuffled_files_are_those_of_each_file_in_turn(blocks, ski
         start += end - begin
     assert sorted(set(shuffled.piece_starts("block").tolist())) == sorted(expected | {inner.size})
     assert inner.size == 0 or (np.diff(shuffled.piece_starts("block")) > 0).all()
-
-
-def test_positions_can_be_asked_one_by_one():
-    order = build_order(sequential([100, 7, 60], 9), [Shuffle(seed=1, level="block", window=20)], 2)
-    assert [int(order.rows(np.array([position]))[0]) for position in range(order.size)] == rows(order)
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():
@@ -154,14 +126,6 @@ def test_lanes_by_file_share_no_file(sizes, block, shuffle, lanes):
     assert sum(map(len, owners)) == len(set().union(*owners))
 
 
-def test_a_billion_rows_are_permuted_without_an_array_of_them():
-    base = Sequential(np.array([0, 10**9]), np.array([0, 10**9]))
-    order = ShuffledRows(base, key=5)
-    found = order.rows(np.arange(999_000_000, 999_001_000))
-    assert len(set(found.tolist())) == 1000
-    assert 0 <= found.min() <= found.max() < 10**9
-
-
 @given(sizes, st.integers(1, 12), st.integers(1, 40), st.data())
 def test_any_positions_of_a_block_shuffle_give_the_rows_that_all_together_give(sizes, block, window, data):
     order = build_order(sequential(sizes, block), [Shuffle(seed=2, level="block", window=window)], 0)
@@ -178,20 +142,9 @@ def test_a_piece_of_a_decoded_block_takes_all_its_bytes_and_one_of_a_divisible_b
     assert piece_costs(base).nbytes.tolist() == [40, 30, 30, 0]
     assert piece_costs(base).shares.tolist() == [VIRTUAL_PER_BLOCK, 1, 1, 0]
     assert piece_costs(Interval(base, 1, 6)).nbytes.tolist() == [40, 20]
-    assert piece_costs(Intervals(base, [(8, 9), (3, 5)])).nbytes.tolist() == [10, 40, 10]
-    kept = KeptBlocks(np.array([0, 10]), pieces, np.array([True, False, True, True]), blocks)
+    assert piece_costs(Slices(intervals=((8, 9), (3, 5))).apply(base)).nbytes.tolist() == [10, 40, 10]
+    kept = Ranges.of_blocks(np.array([0, 10]), pieces, np.array([True, False, True, True]), blocks)
     assert piece_costs(kept).nbytes.tolist() == [40, 30, 0]
-
-
-def test_pieces_that_are_blocks_take_the_bytes_of_their_blocks():
-    starts = np.array([0, 4, 10, 10])
-    blocks = Blocks(starts, np.array([40, 60, 9]), np.array([False, True, False]))
-    for pieces in (starts, starts.copy()):  # known at once, and found by their rows
-        costs = piece_costs(Sequential(np.array([0, 10]), pieces, blocks))
-        assert costs.nbytes.tolist() == [40, 60, 0]
-        assert costs.shares.tolist() == [VIRTUAL_PER_BLOCK, 1, 0]
-    full = Blocks(np.array([0, 4, 10]), np.array([40, 60]), np.array([True, True]))
-    assert piece_costs(Sequential(np.array([0, 10]), full.starts, full)).shares.tolist() == [1, 1]
 
 
 def test_the_bytes_of_pieces_with_rows_of_several_blocks_are_unknown():

@@ -9,7 +9,7 @@ import pytest
 from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledWindows, Slice, build_order
 from midepoch.order.quality import full_permutation, measure_quality, spearman
 from midepoch.order.selection import ChunkedNumbers, Listed
-from midepoch.order.windows import VIRTUAL_ROWS, Blocks
+from midepoch.order.windows import Blocks
 
 BLOCK_BYTES = 70
 
@@ -73,27 +73,6 @@ def test_rows_in_file_order_come_from_the_blocks_that_a_batch_overlaps():
     assert measured.fewest_blocks == 1
 
 
-def test_rows_in_file_order_are_fully_correlated():
-    measured = quality([sequential(600, 100)], 100, batch_size=50)
-    assert measured.neighbour_correlation == pytest.approx(1)
-    assert measured.position_correlation == pytest.approx(1)
-
-
-def test_rows_in_reverse_are_correlated_with_their_neighbours_and_against_their_position():
-    measured = quality([listed(range(599, -1, -1))], 100, batch_size=50)
-    assert measured.neighbour_correlation == pytest.approx(1)
-    assert measured.position_correlation == pytest.approx(-1)
-
-
-def test_rows_of_two_ends_in_turn_are_correlated_negatively():
-    # 0, 99, 1, 98, 2, 97 …: a small number follows a large one.
-    ends = np.stack([np.arange(50), 99 - np.arange(50)], axis=1).ravel()
-    measured = quality([listed(ends)], 50, batch_size=100)
-    assert measured.blocks_per_batch == 2
-    assert measured.neighbour_correlation < -0.45
-    assert abs(measured.position_correlation) < 0.05
-
-
 def test_spearman_is_that_of_ranks_and_not_of_values():
     assert spearman(np.array([1, 2, 3, 4]), np.array([2, 1, 4, 3])) == pytest.approx(0.6)
     assert spearman(np.array([1, 2, 3, 400]), np.array([10, 20, 30, 31])) == pytest.approx(1)
@@ -105,17 +84,6 @@ def test_spearman_is_that_of_ranks_and_not_of_values():
 def test_too_few_values_have_no_correlation(values):
     numbers = np.array(values, np.int64)
     assert spearman(numbers, np.arange(len(numbers))) is None
-
-
-def test_a_single_row_is_described_without_a_correlation():
-    measured = quality([sequential(1, 10)], 10, batch_size=512)
-    assert (measured.blocks_per_batch, measured.neighbour_correlation) == (1, None)
-    assert "undefined" in str(measured)
-
-
-def test_an_order_without_rows_raises():
-    with pytest.raises(ValueError, match="no rows"):
-        quality([sequential(0, 10)], 10, batch_size=512)
 
 
 def test_a_full_permutation_comes_from_as_many_blocks_as_chance_allows():
@@ -138,13 +106,6 @@ def test_the_full_permutation_keeps_what_was_selected():
         assert order.rows(np.arange(order.size)).tolist() != list(range(100, 300))
 
 
-def test_the_blocks_of_a_permutation_are_measured_on_the_permutation():
-    base = sequential(20_000, 1000)
-    measured = quality([base], 1000, batch_size=500, permutation=full_permutation(base, [], 0))
-    assert measured.blocks_per_batch == 1
-    assert measured.blocks_of_permutation == 20
-
-
 def test_rows_in_turn_come_from_all_lanes():
     base = sequential(4000, 100)
     lanes = [Interval(base, start, start + 1000) for start in range(0, 4000, 1000)]
@@ -152,24 +113,6 @@ def test_rows_in_turn_come_from_all_lanes():
     assert (measured.lanes, measured.rows) == (4, 4000)
     assert measured.blocks_per_batch == 1
     assert measured.blocks_across_lanes == 4  # 25 rows of each lane
-
-
-def test_a_batch_that_does_not_divide_by_the_lanes_takes_the_rest_from_the_first_ones():
-    base = sequential(30, 1)
-    lanes = [Interval(base, start, start + 10) for start in range(0, 30, 10)]
-    assert quality(lanes, 1, batch_size=4).blocks_across_lanes == 4
-
-
-def test_more_lanes_than_rows_in_a_batch():
-    base = sequential(1000, 10)
-    lanes = [Interval(base, start, start + 10) for start in range(0, 1000, 10)]
-    assert quality(lanes, 10, batch_size=8).blocks_across_lanes == 8
-
-
-def test_positions_count_over_all_lanes():
-    base = sequential(4000, 100)
-    lanes = [Interval(base, start, start + 1000) for start in range(0, 4000, 1000)]
-    assert quality(lanes, 100, batch_size=100).position_correlation == pytest.approx(1)
 
 
 def test_the_last_batch_is_in_the_sample():
@@ -191,36 +134,6 @@ def test_windows_are_counted_in_stored_blocks_rows_and_bytes():
     assert (window.blocks, window.bytes) == (1, BLOCK_BYTES)
 
 
-def test_windows_of_scattered_rows_have_the_blocks_of_all_their_rows():
-    scattered = listed(np.arange(1000) * 7 % 1000)
-    order = ShuffledWindows(scattered, np.array([0, 500, 1000]), 1)
-    assert quality([order], 100, batch_size=10, shuffled=[order]).window.blocks == 10
-
-
-def test_a_window_of_divisible_blocks_holds_only_its_rows():
-    base = sequential(1000, 10)
-    order = ShuffledWindows(base, np.array([*range(0, 1000, 50), 1000]), 1)
-    window = quality([order], 100, batch_size=10, shuffled=[order], divisible=True).window
-    assert (window.blocks, window.virtual_blocks, window.bytes) == (1, 5, BLOCK_BYTES // 2)
-
-
-def test_a_batch_of_uncompressed_arrow_also_counts_virtual_blocks():
-    rows, block, batch = 200 * VIRTUAL_ROWS, 100 * VIRTUAL_ROWS, 2 * VIRTUAL_ROWS
-    base = sequential(rows, VIRTUAL_ROWS)
-    windows = ShuffledWindows(base, np.arange(0, rows + 1, batch), 1)
-    options = {"batch_size": batch, "permutation": full_permutation(base, [], 0), "shuffled": [windows]}
-    measured = quality([windows], block, **options, divisible=True)
-    assert (measured.blocks_per_batch, measured.blocks_of_permutation) == (1, 2)
-    assert measured.virtual_blocks_per_batch == 2
-    missed = comb(rows - VIRTUAL_ROWS, batch) / comb(rows, batch)
-    assert measured.virtual_blocks_of_permutation == pytest.approx(200 * (1 - missed), rel=0.01)
-    assert "virtual blocks per batch: 2.0 (full permutation: 1" in str(measured)
-    assert "1 block, 2 virtual blocks," in str(measured)
-    whole = quality([windows], block, **options)
-    assert (whole.virtual_blocks_per_batch, whole.virtual_blocks_of_permutation) == (1, 2)
-    assert "virtual" not in str(whole)
-
-
 @pytest.mark.parametrize(
     ("asked", "limited"),
     [
@@ -237,23 +150,6 @@ def test_a_window_that_is_smaller_than_asked_for_is_limited_by_bytes(asked, limi
     assert ("limited by window_bytes" in str(measured)) is limited
 
 
-def test_a_dataset_that_is_one_window_is_not_limited():
-    order = ShuffledWindows(sequential(100, 10), np.array([0, 100]), 1)
-    shuffle = Shuffle(seed=1, level="block", window=8192, window_blocks=16, window_bytes=1)
-    assert not quality([order], 10, batch_size=10, shuffled=[order], shuffle=shuffle).window.limited_by_bytes
-
-
-def test_scattered_rows_are_not_limited_by_bytes():
-    order = ShuffledWindows(listed(np.arange(1000) * 7 % 1000), np.array([0, 500, 1000]), 1)
-    shuffle = Shuffle(seed=1, level="block", window=100, window_blocks=16, window_bytes=1)
-    assert not quality([order], 100, batch_size=10, shuffled=[order], shuffle=shuffle).window.limited_by_bytes
-
-
-def test_an_order_without_windows_has_no_window_figures():
-    base = sequential(1000, 10)
-    assert quality([base], 10, batch_size=10, shuffled=[base]).window is None
-
-
 def test_a_window_of_one_block_is_told_from_a_permutation():
     base = sequential(100_000, 1000)
     order = windows_of_one_block(base)
@@ -261,11 +157,6 @@ def test_a_window_of_one_block_is_told_from_a_permutation():
     assert (measured.blocks_per_batch, measured.fewest_blocks) == (1, 1)
     assert measured.blocks_of_permutation > 95
     assert measured.neighbour_correlation > 0.95
-
-
-def test_the_same_order_has_the_same_figures():
-    order = build_order(sequential(100_000, 100), [Shuffle(seed=1, level="row", window=1)], 3)
-    assert quality([order], 100, batch_size=64) == quality([order], 100, batch_size=64)
 
 
 def test_the_work_does_not_grow_with_the_rows():

@@ -9,18 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.order.orders import Interval, Sequential, Shuffle, Slice, build_order, lanes_by_file
+from midepoch.order.orders import Interval, Ranges, Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.selection import (
     ChunkedNumbers,
     Deletes,
-    Intervals,
-    KeptBlocks,
     Listed,
     Selection,
     Slices,
     Without,
-    clipped,
-    percent_of,
     slice_bounds,
 )
 
@@ -52,7 +48,7 @@ def check_pieces(order, level):
 def test_blocks_are_those_that_stay(inner, random, level, lanes):
     files, blocks = inner.piece_starts("file"), inner.piece_starts("block")
     kept = np.array([random.random() < 0.5 for _ in blocks[1:]], bool)
-    chosen = KeptBlocks(files, blocks, kept)
+    chosen = Ranges.of_blocks(files, blocks, kept)
     expected = [
         row for (a, b), stays in zip(pairwise(blocks.tolist()), kept, strict=True) for row in range(a, b) if stays
     ]
@@ -72,27 +68,17 @@ PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=4)
 
 @given(sequences(), PAIRS)
 def test_intervals_are_slices_of_a_list(inner, pairs):
-    intervals = Intervals(inner, pairs)
+    intervals = Slices(intervals=tuple(pairs)).apply(inner)
     expected = [row for begin, end in pairs for row in range(inner.size)[begin:end]]
     assert all_rows(intervals) == expected
     assert Slices(intervals=tuple(pairs)).size(inner.size) == intervals.size == len(expected)
-
-
-@given(sequences(), PAIRS, st.sampled_from(["file", "block"]))
-def test_a_piece_of_intervals_lies_in_one_piece_of_the_inner_order(inner, pairs, level):
-    intervals, below = Intervals(inner, pairs), inner.piece_starts(level)
-    rows, bounds = all_rows(intervals), check_pieces(intervals, level)
-    for begin, end in pairwise(bounds):
-        some = rows[begin:end]
-        assert some == list(range(some[0], some[0] + len(some)))
-        assert len({int(np.searchsorted(below, row, "right")) for row in some}) == 1
 
 
 @given(sequences(), PAIRS, st.sampled_from(LEVELS), st.integers(0, 5), st.integers(0, 9), st.integers(0, 9))
 def test_intervals_can_be_shuffled_and_cut_further(inner, pairs, level, seed, skipped, taken):
     steps = [Slices(intervals=tuple(pairs)), Shuffle(seed=seed, level=level, window=5)]
     whole = all_rows(build_order(inner, steps, 1))
-    assert sorted(whole) == sorted(all_rows(Intervals(inner, pairs)))
+    assert sorted(whole) == sorted(all_rows(Slices(intervals=tuple(pairs)).apply(inner)))
     cuts = [Slice(start=skipped, stop=None), Slice(start=0, stop=taken)]
     cut = build_order(inner, [*steps, *cuts], 1)
     assert all_rows(cut) == whole[skipped:][:taken]
@@ -111,8 +97,10 @@ def test_no_file_of_an_interval_is_in_two_lanes(inner, pairs, level, lanes):
     pairs = [(begin, min(end, following_begin)) for (begin, end), (following_begin, _) in following]
     steps = [Slices(intervals=tuple(pairs)), Shuffle(seed=3, level=level, window=4)]
     dealt = [all_rows(lane) for lane in lanes_by_file(inner, steps, 0, lanes)]
-    assert sorted(row for lane in dealt for row in lane) == sorted(all_rows(Intervals(inner, pairs)))
-    whole = Intervals(inner, pairs)
+    assert sorted(row for lane in dealt for row in lane) == sorted(
+        all_rows(Slices(intervals=tuple(pairs)).apply(inner))
+    )
+    whole = Slices(intervals=tuple(pairs)).apply(inner)
     bounds = whole.piece_starts("file").tolist()
     rows = all_rows(whole)
     for begin, end in pairwise(bounds):
@@ -174,19 +162,6 @@ def test_a_long_selection_is_described_by_a_sample_that_has_both_ends():
     assert described["rows"] == 100_000
 
 
-def test_selections_and_slices_survive_pickling():
-    selection = Selection(table=indices([3, 1, 2]))
-    described = selection.describe()
-    copied = pickle.loads(pickle.dumps(selection))
-    inner = Sequential(np.array([0, 5]), np.array([0, 5]))
-    assert copied.describe() == described
-    assert all_rows(copied.apply(inner)) == [3, 1, 2]
-    assert len(pickle.dumps(selection)) == len(pickle.dumps(Selection(table=selection.table)))
-    slices = Slices(intervals=((1, 3), (0, 1)))
-    assert pickle.loads(pickle.dumps(slices)) == slices
-    assert slices.describe() == {"op": "split", "rows": [[1, 3], [0, 1]]}
-
-
 def left_out(kind, rows):
     return kind(rows=np.array(sorted(rows), np.int64))
 
@@ -200,25 +175,6 @@ def test_rows_that_are_left_out_leave_all_others_in_place(inner, data, level):
     assert order.size == step.size(inner.size)
     owners = np.searchsorted(inner.piece_starts(level), all_rows(order), "right").tolist()
     assert all(len(set(owners[begin:end])) <= 1 for begin, end in pairwise(check_pieces(order, level)))
-
-
-@given(sequences(), st.data(), st.randoms(use_true_random=False))
-def test_rows_of_blocks_that_are_left_out_already_change_nothing(whole, data, random):
-    blocks = whole.piece_starts("block")
-    inner = KeptBlocks(whole.piece_starts("file"), blocks, np.array([random.random() < 0.5 for _ in blocks[1:]], bool))
-    gone = data.draw(st.sets(st.integers(0, whole.size - 1))) if whole.size else set()
-    assert all_rows(left_out(Deletes, gone).apply(inner)) == [row for row in all_rows(inner) if row not in gone]
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_rows_are_left_out_before_and_after_a_shuffle(level):
-    base, shuffle = Sequential(np.array([0, 12, 20]), np.array([0, 5, 12, 20])), Shuffle(seed=2, level=level, window=4)
-    expected = [row for row in range(20) if row not in (0, 7, 19)]
-    assert sorted(all_rows(build_order(base, [left_out(Deletes, {0, 7, 19}), shuffle], 1))) == expected
-    whole = all_rows(build_order(base, [shuffle], 1))
-    edited = build_order(base, [shuffle, left_out(Without, {0, 7, 19})], 1)
-    assert all_rows(edited) == [row for row in whole if row in expected]
-    check_pieces(edited, "block")
 
 
 def test_a_lane_loses_only_its_own_rows():
@@ -239,13 +195,6 @@ def test_a_state_knows_which_rows_are_left_out(kind):
 @pytest.mark.parametrize("stop", [None, 0, 3, 9, 10, 12, -1, -10, -12])
 def test_bounds_are_those_of_python(start, stop):
     assert list(range(*slice_bounds(start, stop, 10))) == list(range(10))[start:stop]
-
-
-def test_percents_are_rounded_to_the_nearest_row():
-    assert slice_bounds("10%", " 33.3 % ", 60) == (6, 20)
-    assert slice_bounds("-50%", "100%", 7) == (3, 7)
-    assert percent_of(50, 3) == 2
-    assert clipped(-2, 10) == 8
 
 
 @pytest.mark.parametrize("wrong", ["10", "101%", "-101%", "%", ""])

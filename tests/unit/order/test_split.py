@@ -1,8 +1,7 @@
 """Training and test rows, against a model that hashes and sorts one row at a time."""
 
-import pickle
 from fractions import Fraction
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from midepoch._common.hashing import key_of, mix64
 from midepoch.order import selection
-from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
+from midepoch.order.orders import Sequential
 from midepoch.order.selection import GROUP, TrainTestSplit, multiply_divide
 from midepoch.order.windows import Blocks
 
@@ -70,25 +69,6 @@ def test_a_fraction_is_the_decimal_that_was_written_and_is_rounded_up(size, frac
     assert sorted(all_rows(train) + all_rows(test)) == list(range(size))
 
 
-def test_a_tenth_of_ten_rows_is_one():
-    assert [step.size(10) for step in halves(0.1)] == [9, 1]
-    assert [step.size(100) for step in halves(0.07)] == [93, 7]
-    assert [step.size(15) for step in halves(0.1)] == [13, 2]
-
-
-@given(SIZES, st.data(), SEEDS, LEVELS, st.integers(1, 40))
-def test_a_shuffle_permutes_each_half_and_never_changes_which_rows_it_has(size, data, seed, level, window):
-    test_rows = data.draw(st.integers(0, size))
-    shuffle = Shuffle(seed=3, level=level, window=window)
-    expected = model(size, test_rows, seed)
-    for step, rows in zip(halves(test_rows, seed), (sorted(set(range(size)) - set(expected)), expected), strict=True):
-        for epoch in (0, 1, 7):
-            order = build_order(plain(size), [step, shuffle], epoch)
-            assert sorted(all_rows(order)) == rows
-            lanes = lanes_by_file(plain(size), [step, shuffle], epoch, 3)
-            assert sorted(row for lane in lanes for row in all_rows(lane)) == rows
-
-
 @given(SIZES, st.data(), st.integers(1, 90), st.integers(1, 300))
 def test_a_piece_of_a_half_lies_in_one_piece_of_the_inner_order(size, data, block, file):
     test_rows = data.draw(st.integers(0, size))
@@ -103,25 +83,6 @@ def test_a_piece_of_a_half_lies_in_one_piece_of_the_inner_order(size, data, bloc
             pieces = [set(owners[begin:end]) for begin, end in pairwise(bounds)]
             assert all(len(piece) == 1 for piece in pieces)
             assert len(set().union(*pieces)) == len(pieces)
-
-
-@given(SIZES, st.data())
-def test_a_half_can_be_cut_and_split_again(size, data):
-    first, second = data.draw(st.floats(0.01, 0.99)), data.draw(st.floats(0.01, 0.99))
-    outer_train, outer_test = halves(first, 1)
-    thirds = [[outer_test], *([outer_train, step] for step in halves(second, 1))]
-    rows = [all_rows(build_order(plain(size), steps, 0)) for steps in thirds]
-    assert sorted(chain(*rows)) == list(range(size))
-    skipped = build_order(plain(size), [outer_train, Slice(start=3, stop=None)], 0)
-    assert all_rows(skipped) == all_rows(outer_train.apply(plain(size)))[3:]
-
-
-@given(st.lists(st.integers(0, 299), max_size=40))
-def test_rows_are_the_same_whichever_positions_are_asked_for_together(positions):
-    for step in halves(0.3):
-        order = step.apply(plain(1000))
-        together = order.rows(np.array(positions, np.int64)).tolist()
-        assert together == [all_rows(order)[position] for position in positions]
 
 
 def test_many_positions_and_boundaries_are_hashed_in_turns(monkeypatch):
@@ -144,11 +105,6 @@ def test_seeds_choose_unrelated_rows_evenly_from_the_whole_dataset():
     for residue in range(8):
         assert abs(per_row[residue::8].mean() - 5) < 0.2
     assert len(np.intersect1d(chosen[0], chosen[1])) < 2 * test_rows * test_rows / size
-
-
-def test_few_test_rows_come_from_other_groups_for_other_seeds():
-    first = [all_rows(halves(1, seed)[1].apply(plain(10_000)))[0] for seed in range(200)]
-    assert len({row // GROUP for row in first}) > 80
 
 
 NUMBERS = st.integers(0, selection.MOST_ROWS)
@@ -211,17 +167,6 @@ def _between(order, first, last):
             end = middle
     rows = order.rows(np.arange(begin, min(order.size, begin + last - first)))
     return rows[rows < last].tolist()
-
-
-def test_too_many_rows_are_refused():
-    with pytest.raises(ValueError, match="at most 2,199,023,255,552 rows"):
-        halves(0.1)[0].apply(Huge((1 << 41) + 1))
-
-
-def test_a_split_is_described_and_survives_pickling():
-    train, test = halves(0.1, 4)
-    assert train.describe() == {"op": "train_test_split", "half": "train", "test_size": 0.1, "seed": 4}
-    assert pickle.loads(pickle.dumps(test)) == test
 
 
 def test_the_rows_of_a_seed_never_change():

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kept_bits import Bits, starts_of
-from midepoch.order.orders import Sequential, Shuffle, Slice, build_order, lanes_by_file
-from midepoch.order.selection import Deletes, KeptBlocks, KeptRows, Slices, Surveyed, TrainTestSplit, first_scattering
+from midepoch.order.orders import Ranges, Sequential, Shuffle, Slice, build_order
+from midepoch.order.selection import Chosen, Deletes, KeptRows, Slices, Surveyed, TrainTestSplit, first_scattering
 
 FILES = st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4)
 
@@ -27,7 +27,9 @@ def surveyed_orders(draw):
     numbers = st.integers(0, total)
     base = Sequential(file_starts, block_starts)
     if draw(st.booleans()):
-        base = KeptBlocks(file_starts, block_starts, np.array([draw(st.booleans()) for _ in block_starts[1:]], bool))
+        base = Ranges.of_blocks(
+            file_starts, block_starts, np.array([draw(st.booleans()) for _ in block_starts[1:]], bool)
+        )
     steps = []
     if draw(st.booleans()):
         steps.append(Slice(start=draw(numbers), stop=draw(st.one_of(st.none(), numbers))))
@@ -64,45 +66,12 @@ def test_a_piece_has_rows_of_one_piece_of_the_inner_order(case, level):
     assert len(set(owners)) == len(starts) - 1
 
 
-@given(surveyed_orders(), st.integers(0, 5), st.data())
-def test_later_steps_act_on_the_kept_rows(case, epoch, data):
-    inner, bits = case
-    order = Surveyed.of(bits, inner, 1).apply(inner)
-    kept = all_rows(order)
-    level = data.draw(st.sampled_from(["row", "block", "file"]))
-    shuffle = Shuffle(seed=1, level=level, window=3, window_blocks=2, window_bytes=100)
-    assert sorted(all_rows(build_order(order, (shuffle,), epoch))) == sorted(kept)
-    cut = data.draw(st.integers(0, len(kept) + 2))
-    assert all_rows(Slice(start=0, stop=cut).apply(order)) == kept[:cut]
-    assert all_rows(Slice(start=cut, stop=None).apply(order)) == kept[cut:]
-    halves = [all_rows(TrainTestSplit(half=half, test_size=0.3, seed=2).apply(order)) for half in ("train", "test")]
-    assert sorted(halves[0] + halves[1]) == sorted(kept)
-
-
-@given(FILES, st.randoms(use_true_random=False), st.integers(1, 4))
-def test_lanes_of_whole_files_have_all_kept_rows(files, random, lanes):
-    file_starts, block_starts = starts_of(files)
-    inner = Sequential(file_starts, block_starts)
-    bits = Bits([random.random() < 0.5 for _ in range(inner.size)])
-    shuffle = Shuffle(seed=1, level="block", window=3, window_blocks=2, window_bytes=100)
-    dealt = [all_rows(lane) for lane in lanes_by_file(inner, (Surveyed.of(bits, inner, 1), shuffle), 0, lanes)]
-    assert sorted(row for lane in dealt for row in lane) == np.flatnonzero(bits.mask).tolist()
-    owners = [{int(np.searchsorted(file_starts, row, "right")) for row in lane} for lane in dealt]
-    assert all(not first & second for number, first in enumerate(owners) for second in owners[:number])
-
-
 def test_steps_are_equal_if_they_take_the_same_rows():
     inner = Sequential(*starts_of([[3, 2], [4]]))
     first, second, other = (Surveyed.of(Bits(mask), inner, 1) for mask in ([1, 0, 1] * 3, [1, 0, 1] * 3, [0, 1, 1] * 3))
     assert first == second == pickle.loads(pickle.dumps(first))
     assert first != other
     assert first.describe() == {"op": "survey", "filters": 1, "rows": 6, "digest": first.digest}
-
-
-def test_rows_that_are_not_adjacent_are_noticed():
-    inner = TrainTestSplit(half="train", test_size=0.5, seed=0).apply(Sequential(*starts_of([[20]])))
-    with pytest.raises(AssertionError, match="adjacent"):
-        KeptRows(inner, Bits([True] * 20))
 
 
 def test_the_first_step_that_scatters_rows_is_named():
@@ -125,7 +94,7 @@ def test_a_planted_bug_is_found(bug, monkeypatch):
     bits, inner = Bits([True, False, True, True, False] * 2), Sequential(*starts_of([[3, 2], [5]]))
 
     def prove():
-        assert all_rows(KeptRows(inner, bits)) == np.flatnonzero(bits.mask).tolist()
+        assert all_rows(Chosen(inner, KeptRows(inner, bits))) == np.flatnonzero(bits.mask).tolist()
 
     prove()
     monkeypatch.setattr(Bits, bug, planted[bug])

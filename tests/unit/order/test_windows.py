@@ -65,51 +65,6 @@ def test_windows_are_those_of_the_model(pieces, window, blocks, most_bytes):
     assert cut(rows, nbytes, shares, **sizes) == model(rows, nbytes, shares, **sizes)
 
 
-@given(PIECES, st.integers(1, 40), st.integers(1, 7), MOST_BYTES)
-def test_windows_never_exceed_the_bytes_and_are_as_large_as_they_must(pieces, window, blocks, most_bytes):
-    rows, nbytes, shares = ([piece[number] for piece in pieces] for number in range(3))
-    made = cut(rows, nbytes, shares, window=window, blocks=blocks, most_bytes=most_bytes)
-    for own in made:
-        # A block that is too large has a window of its own, but for blocks of no bytes.
-        assert sum(nbytes[one] for one in own) <= max(most_bytes, *(nbytes[one] for one in own))
-    if sum(nbytes) <= most_bytes and len(made) > 1:
-        assert all(
-            sum(shares[one] for one in own) >= SHARE * blocks and sum(rows[one] for one in own) >= window
-            for own in made
-        )
-
-
-@pytest.mark.parametrize(("guessed", "followed"), [(1, 1), (1, 3), (2, 5), (4, 2)])
-def test_windows_are_those_of_the_model_however_many_are_guessed(monkeypatch, guessed, followed):
-    monkeypatch.setattr(windows, "GUESSED", guessed)
-    monkeypatch.setattr(windows, "FOLLOWED", followed)
-    rng = np.random.default_rng(guessed)
-    for even in (0.0, 0.7, 0.97, 1.0):
-        usual = rng.random(300) < even
-        rows = np.where(usual, 5, rng.integers(0, 40, 300)).tolist()
-        nbytes = np.where(usual, 7, rng.integers(0, 90, 300)).tolist()
-        shares = np.where(usual, SHARE, rng.choice([1, SHARE], 300)).tolist()
-        for sizes in ({"window": 9, "blocks": 3}, {"window": 60, "blocks": 1}, {"window": 1, "blocks": 8}):
-            expected = model(rows, nbytes, shares, most_bytes=100, **sizes)
-            assert cut(rows, nbytes, shares, most_bytes=100, **sizes) == expected
-
-
-def test_a_window_has_enough_rows_and_enough_blocks():
-    assert list(map(len, cut([10] * 64, [1] * 64, window=30, blocks=16, most_bytes=100))) == [16] * 4
-    assert list(map(len, cut([10] * 64, [1] * 64, window=320, blocks=16, most_bytes=100))) == [32] * 2
-
-
-def test_bytes_bind_and_one_block_always_fits():
-    assert list(map(len, cut([10] * 12, [130] * 12, window=1, blocks=16, most_bytes=540))) == [4, 4, 4]
-    assert list(map(len, cut([10] * 3, [130] * 3, window=1, blocks=16, most_bytes=100))) == [1, 1, 1]
-
-
-def test_no_window_is_a_small_rest():
-    assert list(map(len, cut([10] * 33, [1] * 33, window=1, blocks=16, most_bytes=100))) == [16, 17]
-    assert list(map(len, cut([10] * 17, [1] * 17, window=1, blocks=16, most_bytes=16))) == [8, 9]
-    assert list(map(len, cut([10] * 9, [130] * 9, window=1, blocks=16, most_bytes=540))) == [4, 2, 3]
-
-
 def test_a_million_blocks_have_windows_of_any_size():
     starts, costs = np.arange(0, 1_000_001), PieceCosts(*np.ones((2, 1_000_000), np.int64))
     assert len(windows_of_blocks(starts, costs, rows=1, blocks=0, most_bytes=9)) == 1_000_001
@@ -119,12 +74,6 @@ def test_a_million_blocks_have_windows_of_any_size():
 def test_windows_of_rows_are_runs_of_whole_pieces():
     assert windows_of_rows(np.arange(0, 101, 10), 25).tolist() == [0, 30, 50, 80, 100]
     assert windows_of_rows(np.array([0, 100, 105, 110]), 8).tolist() == [0, 100, 105, 110]
-
-
-def test_blocks_that_are_not_divided_are_their_own_virtual_blocks():
-    blocks = blocks_of([128, 0, 7, 100], 9)
-    assert virtual_counts(blocks).tolist() == [1, 1, 1, 1]
-    assert virtual_starts(blocks, virtual_counts(blocks)) is blocks.starts
 
 
 def blocks_of(rows, row_bytes, divisible=True):
@@ -188,15 +137,6 @@ def test_a_batch_comes_from_16_blocks_of_100_000_rows(divisible, number, lanes):
     for lane in range(lanes):
         counts = distinct(blocks, Interval(order, lane * each, lane * each + each), 20)
         assert min(counts) >= 16 - (divisible and number < 20)
-
-
-def test_a_batch_comes_from_as_many_blocks_as_fit_the_bytes():
-    blocks, order = shuffled([100_000] * 40, 1300, False)
-    assert set(distinct(blocks, order)) == {4}
-    blocks, order = shuffled([100_000] * 40, 1300, False, window_bytes=1 << 40)
-    assert min(distinct(blocks, order)) >= 16
-    blocks, order = shuffled([100_000] * 40, 1300, True)
-    assert min(distinct(blocks, order)) >= 16
 
 
 def test_rows_that_were_shuffled_before_are_not_held_in_larger_windows():

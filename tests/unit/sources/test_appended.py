@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Sequential, Shuffle, build_order
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
-from midepoch.sources.appended import FileSubset, generations, lane_of_generations, ranges_of
+from midepoch.sources.appended import generations, lane_of_generations, ranges_of, rows_of_files
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -34,7 +34,7 @@ class Files:
         return [row for file in files for row in range(starts[file], starts[file + 1])]
 
     def subset(self, files):
-        return FileSubset(
+        return rows_of_files(
             np.array(files, np.int64),
             file_starts=bounds([sum(sizes) for sizes in self.blocks]),
             first_blocks=bounds([len(sizes) for sizes in self.blocks]),
