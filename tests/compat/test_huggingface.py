@@ -95,27 +95,6 @@ def test_A1_it_can_be_imported_by_its_other_name(load):
     assert fast_hf_loader_simple.__all__ == ["SimpleArrowIterableDataset", "fast_load_iterable_dataset"]
 
 
-def test_A1_the_module_tries_itself(tmp_path):
-    """It makes a dataset, loads it twice, resumes it with 0, 1 and 2 workers, and leaves nothing behind."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fast_hf_loader_simple"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "made a dataset of 1,000 rows in 4 Parquet files"
-    assert [line.split(" rows")[0] for line in lines[1:3]] == ["load 1: 1,000", "load 2: 1,000"]
-    for workers, line in enumerate(lines[3:], start=0):
-        assert line.startswith(f"{workers} workers: stopped after 40 batches and resumed")
-        assert line.endswith("every row came once, in the order of a pass without a stop")
-    assert len(lines) == 6
-    assert not list(tmp_path.iterdir())
-
-
 def test_A2_the_first_call_asks_datasets_and_the_second_does_not(load, asked):
     first = load()
     assert ids(first) == list(range(60))

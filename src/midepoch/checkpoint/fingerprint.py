@@ -162,7 +162,7 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
         return "its description in the state is damaged"
     for number, (was, here) in enumerate(zip(then, now, strict=False), start=1):
         if was.get("op") != here.get("op"):
-            return f"stage {number} was {_stage(was)} then and is {_stage(here)} now"
+            return f"stage {number} was {stage_in_words(was)} then and is {stage_in_words(here)} now"
         key = next((key for key in [*was, *here] if was.get(key) != here.get(key)), None)
         if key is None:  # a parameter that is not described is None
             continue
@@ -170,12 +170,13 @@ def pipeline_difference(then: Any, now: Sequence[Mapping[str, Any]]) -> str | No
         return f"{key} of stage {number}, {here['op']}, was {then_value} then and is {now_value} now"
     number = min(len(then), len(now))
     if len(then) > number:
-        return f"stage {number + 1}, {_stage(then[number])}, was removed"
+        return f"stage {number + 1}, {stage_in_words(then[number])}, was removed"
     if len(now) > number:
-        return f"stage {number + 1}, {_stage(now[number])}, was added"
+        return f"stage {number + 1}, {stage_in_words(now[number])}, was added"
     return None
 
 
-def _stage(stage: Mapping[str, Any]) -> str:
+def stage_in_words(stage: Mapping[str, Any]) -> str:
+    """A stage and its parameters, as a state describes them."""
     parameters = ", ".join(f"{key}={shortened(value, 300)}" for key, value in stage.items() if key != "op")
     return f"{stage.get('op')}({parameters})"

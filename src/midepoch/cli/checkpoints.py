@@ -1,6 +1,5 @@
 """Checkpoints on disk, the midepoch states inside them, and what a state says by itself. No code of theirs is run."""
 
-import inspect
 import io
 import json
 import pickle
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from midepoch._common.checks import check_integer
-from midepoch.checkpoint.fingerprint import data_difference, rows_of
+from midepoch.checkpoint.fingerprint import data_difference, rows_of, stage_in_words
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State, checked_state
 from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import Dataset, file_rows, plan_of, with_order_step
-from midepoch.dataset.mixing import mix
 from midepoch.dataset.read import read
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.position import Position
@@ -36,10 +34,8 @@ METADATA = ".metadata"
 """The file by which a folder of torch.distributed.checkpoint is known."""
 ONE_TO_ONE = ("map", "select_columns", "decode", "read")
 """Stages that change no row's place."""
-NOT_WRITTEN = ("op", "digest", "widths", "names", "parts", "in_turn")
+NOT_WRITTEN = ("digest", "widths", "names", "parts", "in_turn")
 """What a state says of a stage, and a user does not."""
-MOST_CHARACTERS = 100
-"""A pipeline that is longer has a line for each stage."""
 Steps = Sequence[Mapping[str, Any]]
 
 
@@ -112,9 +108,8 @@ def _load_json(content: bytes, path: Path) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(error)
         raise CheckpointMismatchError(
-            f"{path} begins like JSON and is not valid JSON ({reason}). It was changed, or not written to its end: "
+            f"{path} begins like JSON and is not valid JSON ({error}). It was changed, or not written to its end: "
             "use an earlier checkpoint."
         ) from error
 
@@ -128,18 +123,10 @@ def _load_torch(content: bytes, name: str) -> Any:
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # bytes that torch did not write make its reader fail in any way
         raise CheckpointMismatchError(
-            f"{name} cannot be opened with weights_only=True ({_reason(content, error)}). Save the state alone: "
-            "torch.save(loader.state_dict(), ...), or as JSON."
+            f"{name} cannot be opened with weights_only=True ({type(error).__name__}): it is neither JSON nor a "
+            "complete file of torch.save, or it holds objects that only code of the checkpoint can make. Save the "
+            "state alone: torch.save(loader.state_dict(), ...), or as JSON."
         ) from error
-
-
-def _reason(content: bytes, error: Exception) -> str:
-    """Why torch could not read bytes, in few words."""
-    if content[:2] != b"PK" and content[:1] != b"\x80":
-        return "it is neither JSON nor a file of torch.save"
-    if isinstance(error, pickle.UnpicklingError):
-        return "it is damaged, or holds objects that only code of the checkpoint can make"
-    return "it is damaged, or was not written to its end"
 
 
 class _Metadata(pickle.Unpickler):
@@ -248,7 +235,6 @@ def _facts(state: State, values: Mapping[str, Any]) -> dict[str, Any]:
         "parts": parts if progress is None else [],
         "packs": _has_pack(steps),
         "pipeline": steps,
-        "code": "\n".join(pipeline_in_words(steps, state.item_rows)),
         "sessions": [dict(record._asdict()) for record in state.history],
     }
 
@@ -310,32 +296,18 @@ def _order_step(step: Mapping[str, Any]) -> OrderStep | None:
 
 
 def pipeline_in_words(steps: Steps, item_rows: int = 1) -> list[str]:
-    """The pipeline that a state describes: calls, with the arguments that are not defaults.
+    """The pipeline that a state describes: a line for each stage, after it those of the parts of a mixture.
 
     ``item_rows`` is the number of rows, or packs, of an item by its batches.
     """
-    first, *others = steps if steps and steps[0]["op"] in ("mix", "read") else ({"op": "read"}, *steps)
-    lines = [_call(first, "…")]
-    if first["op"] == "mix":
-        parts = [pipeline_in_words(part) for part in first["parts"]]
-        named = [f"    {name!r}: " + "\n    ".join(part) for name, part in zip(first["names"], parts, strict=True)]
-        given = {"op": "concat"} if first.get("in_turn") else first
-        opening, closing = _call(given, "{\n}").split("\n")
-        lines = [opening, *"".join(f"{part},\n" for part in named).splitlines(), closing]
-    calls = [_call(step) for step in others]
+    lines = []
+    for step in steps:
+        shown = {key: value for key, value in step.items() if key not in NOT_WRITTEN}
+        lines.append(stage_in_words(shown))
+        for name, part in zip(step.get("names", ()), step.get("parts", ()), strict=True):
+            lines += [f"    {name}:", *(f"        {line}" for line in pipeline_in_words(part))]
     batches = item_rows // prod(step["n"] for step in steps if step["op"] == "batch")
-    calls += [f"batch({batches})"] if batches > 1 else []
-    whole = ".".join([lines[-1], *calls])
-    return [*lines[:-1], whole] if len(whole) <= MOST_CHARACTERS else [*lines, *(f"    .{call}" for call in calls)]
-
-
-def _call(step: Mapping[str, Any], *positional: str) -> str:
-    """A stage as it is called."""
-    method = getattr(Dataset, step["op"], mix if step["op"] == "mix" else None)
-    known = inspect.signature(method).parameters if callable(method) else {}
-    given = {key: value for key, value in step.items() if key not in NOT_WRITTEN}
-    shown = [f"{key}={value!r}" for key, value in given.items() if key not in known or known[key].default != value]
-    return f"{step['op']}({', '.join([*positional, *shown])})"
+    return [*lines, f"batch(n={batches})"] if batches > 1 else lines
 
 
 def dataset_of_state(paths: Sequence[str], found: FoundState, *, pipeline: str | None = None) -> tuple[Dataset, State]:
@@ -355,15 +327,10 @@ def dataset_of_state(paths: Sequence[str], found: FoundState, *, pipeline: str |
     view = file_rows(dataset, "midepoch").index.view
     if (difference := data_difference(fingerprint["data"], view.facts, view.fingerprint)) is not None:
         raise CheckpointMismatchError(difference)
-    calls_functions = any(step["op"] in ("map", "decode") for step in fingerprint["pipeline"])
     for step in fingerprint["pipeline"]:
         order_step = _order_step(step)
         if order_step is not None:
             dataset = with_order_step(dataset, step["op"], order_step)
-        elif step["op"] == "pack" and not calls_functions:
-            dataset = dataset.pack(**{name: value for name, value in step.items() if name != "op"})
-            if plan_of(dataset).why_not_counted() is not None and not any("://" in path for path in paths):
-                dataset = dataset.survey()  # of the lengths of one column
         elif step["op"] not in ONE_TO_ONE or (step.get("batched") and not step.get("one_to_one")):
             raise ValueError(
                 f"The state is of a pipeline with {step['op']}, which cannot be built from the state alone: pass "

@@ -3,28 +3,25 @@
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from itertools import count as count_from
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from midepoch._common.checks import count
-from midepoch._common.hashing import I64
 from midepoch.checkpoint.fingerprint import pipeline_difference
-from midepoch.checkpoint.lanes import lane_cuts
-from midepoch.checkpoint.state import State
-from midepoch.cli.checkpoints import FoundState, dataset_of_state, find_states, only_state, percent, run_of_state
+from midepoch.cli.checkpoints import (
+    FoundState,
+    dataset_of_state,
+    find_states,
+    only_state,
+    percent,
+    pipeline_in_words,
+    run_of_state,
+)
 from midepoch.cli.main import Answer, table
-from midepoch.dataset import file_rows, plan_of
+from midepoch.dataset import plan_of
 from midepoch.delivery.session import Session
-from midepoch.errors import CheckpointMismatchError, needs
-from midepoch.pipeline.pipeline import cut_of
-from midepoch.sources.files import FileRows
-
-PICTURES = (".png", ".svg", ".pdf")
-INK, DELIVERED, LEFT = "#22272e", "#2f7fc1", "#dfe5ea"
-MOST_LINES, PARTS, MOST_ROWS = 40, 100, 100_000
-"""The most lines of a picture; the parts of a line; the most rows that are asked for, evenly over the epoch."""
+from midepoch.errors import CheckpointMismatchError
 
 
 def inspect(arguments: Namespace) -> Answer:
@@ -35,11 +32,7 @@ def inspect(arguments: Namespace) -> Answer:
         facts = _with_data(found, arguments, arguments.n)
         described.append(facts)
         lines += [*_in_words(facts), ""]
-    good = all(facts.get("fits", True) for facts in described)
-    if arguments.png is not None:
-        _draw(arguments, with_files=bool(arguments.data) and good)
-        lines += [f"drawn in {arguments.png}", ""]
-    return Answer(value=described, lines=lines[:-1], good=good)
+    return Answer(value=described, lines=lines[:-1], good=all(facts.get("fits", True) for facts in described))
 
 
 def _check_data(arguments: Namespace) -> None:
@@ -104,7 +97,7 @@ def _in_words(facts: Mapping[str, Any]) -> list[str]:
     elif facts["begun"]:
         lines.append(f"  done        {_done_in_words(facts)}")
         lines += _under("parts", [f"{part['name']}: {_done_in_words(part)}" for part in facts["parts"]])
-    lines += _under("pipeline", facts["code"].splitlines())
+    lines += _under("pipeline", pipeline_in_words(facts["pipeline"], facts["item_rows"]))
     lines += _under("read by", [_session_in_words(record) for record in facts["sessions"]])
     if "fits" in facts:
         lines.append("  fits        these files" if facts["fits"] else f"  fits not    {facts['difference']}")
@@ -182,94 +175,3 @@ def _fingerprints_differ(first: FoundState, second: FoundState) -> str | None:
     if then["pipeline"] == now["pipeline"]:
         return None
     return f"The checkpoints are of different pipelines: {pipeline_difference(then['pipeline'], now['pipeline'])}."
-
-
-def _draw(arguments: Namespace, *, with_files: bool) -> None:
-    """Draw the state of the checkpoint: its lanes, and with ``with_files`` also the files."""
-    if Path(arguments.png).suffix.lower() not in PICTURES:
-        raise ValueError(f"--png {arguments.png}: the name must end in {', '.join(PICTURES)}.")
-    with needs("matplotlib", "viz", "inspect --png"):
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-    found, source = only_state(arguments.checkpoint), None
-    if with_files:
-        dataset, _ = dataset_of_state(arguments.data, found, pipeline=arguments.pipeline)
-        source = file_rows(dataset, "inspect --png")
-    pictures = delivered_parts(found.state, found.facts["total"], source)
-    heights = [min(0.6 + 0.24 * picture.lines, 8.0) for picture in pictures]
-    figure: Any = Figure(figsize=(10, 1.6 * len(heights) + sum(heights)), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    title = f"Epoch {found.state.epoch}: {_done_in_words(found.facts)}"
-    figure.suptitle(title, x=0.01, ha="left", weight="bold", size=13, color=INK)
-    colors = LinearSegmentedColormap.from_list("delivered", [LEFT, DELIVERED]).with_extremes(bad="white")
-    all_axes = figure.subplots(len(pictures), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, picture in zip(all_axes, pictures, strict=True):
-        axes.imshow(picture.shares(), aspect="auto", cmap=colors, vmin=0, vmax=1, interpolation="nearest")
-        axes.set_title(f"what is delivered of {picture.title}", loc="left", size=11, color=INK)
-        axes.set_yticks(range(picture.lines), [name[-40:] for name in picture.line_names()])
-        axes.set_xticks([-0.5, PARTS / 2 - 0.5, PARTS - 0.5], ["first row", "middle", "last row"])
-        axes.hlines(np.arange(1, picture.lines) - 0.5, -0.5, PARTS - 0.5, color="white", linewidth=2)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(left=False)
-    figure.savefig(arguments.png)
-
-
-class Parts:
-    """How much of each part of some lanes or files is delivered. If there are many, several share a line."""
-
-    def __init__(self, title: str, names: Sequence[str]) -> None:
-        self.title, self._names, self.lines = title, names, min(len(names), MOST_LINES)
-        self._rows, self._delivered = np.zeros((2, self.lines * PARTS))
-
-    def add(self, numbers: I64, parts: I64, delivered: Any) -> None:
-        """Count rows of the lanes or files with these numbers, in these parts of them."""
-        cells = numbers * self.lines // len(self._names) * PARTS + parts
-        self._rows += np.bincount(cells, minlength=len(self._rows))
-        self._delivered += np.bincount(cells[delivered], minlength=len(self._rows))
-
-    def shares(self) -> Any:
-        """For each part of each line, from 0 to 1; NaN where the epoch has no rows."""
-        with np.errstate(invalid="ignore"):
-            return (self._delivered / self._rows).reshape(self.lines, PARTS)
-
-    def line_names(self) -> list[str]:
-        """The name of each line."""
-        firsts = [-(-line * len(self._names) // self.lines) for line in range(self.lines + 1)]
-        sizes = np.diff(firsts).tolist()
-        return [
-            self._names[first] + (f" … ({size})" if size > 1 else "")
-            for first, size in zip(firsts, sizes, strict=False)
-        ]
-
-
-def delivered_parts(state: State, rows: int, source: FileRows | None) -> list[Parts]:
-    """How much of each lane is delivered and, if the ``source`` of the rows is known, of each file. Nothing is read."""
-    if state.lanes is None:
-        raise ValueError("--png has nothing to draw: the epoch has not begun.")
-    if state.reader_progress is not None or any(len(position.cursor) > 2 for _, position in state.positions.runs):
-        raise ValueError(
-            "--png draws complete states of rows of files. This one is of a mixture, or holds what one of several "
-            "readers delivered: join the states of all with merge_states."
-        )
-    if source is None and (state.mode == "file" or state.appended or state.edits):
-        raise ValueError("--png needs --data for this state: its lanes follow from the files.")
-    cut = None if source is None else source.cut(cut_of(state))
-    sizes = np.diff(lane_cuts(rows, state.lanes)).tolist() if cut is None else [*map(cut.size, range(state.lanes))]
-    lanes = Parts(count("lane", len(sizes)), [f"lane {lane}" for lane in range(len(sizes))])
-    view = None if source is None else source.index.view
-    files = None if view is None else Parts(count("file", len(view.names)), view.names)
-    step = -(-sum(sizes) // MOST_ROWS) or 1
-    for lane, (size, position) in enumerate(zip(sizes, state.positions.expand(), strict=True)):
-        positions: I64 = np.arange(-sum(sizes[:lane]) % step, size, step)
-        delivered = positions < position.cursor[0]
-        if len(position.cursor) == 1:  # cursors with groups say nothing about the rows of the items that are ahead
-            items = (positions - position.cursor[0]) // state.item_rows
-            delivered |= np.isin(items, np.array(position.delivered_ahead, np.int64))
-        lanes.add(np.full_like(positions, lane), positions * PARTS // max(1, size), delivered)
-        if files is not None and view is not None and cut is not None:
-            found, starts = cut.order(lane).rows(positions), np.asarray(view.file_starts)
-            numbers = np.searchsorted(starts, found, "right") - 1
-            parts = (found - starts[numbers]) * PARTS // (starts[numbers + 1] - starts[numbers])
-            files.add(numbers, parts, delivered)
-    return [lanes] if files is None else [lanes, files]

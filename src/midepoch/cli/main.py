@@ -4,7 +4,6 @@
 could not be answered; 130 means that the user interrupted it.
 """
 
-import errno
 import json
 import os
 import sys
@@ -23,16 +22,6 @@ INTERRUPTED = 130
 MOST_CHARACTERS = 60
 """A longer cell of a table is cut."""
 PACKAGE = str(Path(__file__).parents[1])
-REMEDIES = {
-    errno.ENOENT: "does not exist. Check the path, and the folder in which the command was started",
-    errno.ENOTDIR: "cannot be opened: a part of the path is a file, not a folder. Check the path",
-    errno.EISDIR: "is a folder, and a file is needed. Name a file in it",
-    errno.EACCES: "may not be opened by this user. Change its permissions, or use another path",
-    errno.EPERM: "may not be opened by this user. Change its permissions, or use another path",
-    errno.EROFS: "cannot be written: the file system is read-only. Use another path",
-    errno.ENOSPC: "cannot be written: no space is left. Free some, or use another path",
-    errno.ELOOP: "cannot be opened: its symbolic links lead in a circle. Correct or remove them",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +81,7 @@ def in_words(error: Exception) -> str:
     if notes:
         return "\n  ".join([f"{type(error).__name__}: {error}", *notes, *_line_of_user(error)])
     if isinstance(error, OSError) and error.filename is not None:
-        said = REMEDIES.get(error.errno or 0, f"cannot be used: {error.strerror}. Check the path and the disk")
-        return f"{error.filename} {said}."
+        return f"{error.filename} cannot be used: {error.strerror}. Check the path, its permissions and the disk."
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -128,32 +116,16 @@ def _cell(value: Any) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
 
 
-def _integer(least: int, call: str | None = None) -> Callable[[str], int]:
-    """What reads an integer of at least so much. ``call`` is shown where something else stands in its place."""
+def _integer(least: int) -> Callable[[str], int]:
+    """What reads an integer of at least so much."""
 
     def integer(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise ArgumentTypeError(f"{text!r} is no integer{f'; call {call}' if call else ''}") from None
+        number = int(text)
         if number < least:
             raise ArgumentTypeError(f"{number} is too small; it must be at least {least}")
         return number
 
     return integer
-
-
-def _days(text: str) -> float:
-    days = float(text)
-    if not 0 <= days < float("inf"):
-        raise ArgumentTypeError(f"{text} is no number of days; pass 0 or more")
-    return days
-
-
-def _path(text: str) -> str:
-    if not text.strip():
-        raise ArgumentTypeError("the path is empty; a variable of the shell may not be set")
-    return text
 
 
 Argument = tuple[tuple[str, ...], dict[str, Any]]
@@ -163,17 +135,17 @@ def _argument(*names: str, **options: Any) -> Argument:
     return names, options
 
 
-FILES = _argument("data", nargs="+", type=_path, metavar="PATH", help="files, folders, globs or URLs")
-CHECKPOINT = _argument("checkpoint", type=_path, metavar="CHECKPOINT", help=".pt, .json, or a folder of torch's DCP")
-DATA = _argument("--data", nargs="+", type=_path, metavar="PATH", help="compare it with these files, and count")
+FILES = _argument("data", nargs="+", metavar="PATH", help="files, folders, globs or URLs")
+DATA = _argument("--data", nargs="+", metavar="PATH", help="compare it with these files, and count")
 PIPELINE = _argument(
     "--pipeline", metavar="MODULE:FUNCTION", help="a function that gets the dataset and returns it with stages"
 )
+CHECKPOINT = _argument("checkpoint", metavar="CHECKPOINT", help=".pt, .json, or a folder of torch's DCP")
 SHUFFLE = _argument("--shuffle", type=int, metavar="SEED", help="shuffle the rows; a checkpoint knows it")
 VERSION = _argument("--version", help="another version of the functions")
 RUN = (
-    _argument("--data", nargs="+", type=_path, metavar="PATH", required=True, help="the files of the run"),
-    _argument("--checkpoint", type=_path, help="a checkpoint of the run, which knows its order, ranks and batch sizes"),
+    _argument("--data", nargs="+", metavar="PATH", required=True, help="the files of the run"),
+    _argument("--checkpoint", help="a checkpoint of the run, which knows its order, ranks and batch sizes"),
     PIPELINE,
     _argument("--epoch", type=_integer(0), help="the epoch; by default that of the checkpoint, or 0"),
     _argument("--ranks", type=_integer(1), help="trace the epoch as read by this number of ranks, from its beginning"),
@@ -199,19 +171,13 @@ def _parser() -> ArgumentParser:
         for names, options in arguments:
             command.add_argument(*names, **options)
 
+    old = "remove the indexes that nobody has opened for this number of days (90)"
     add(
         "index",
         "prepare",
         "build the index of files, and say what they hold; or remove unused ones",
-        _argument("data", nargs="*", type=_path, metavar="PATH", help="files, folders, globs or URLs"),
-        _argument(
-            "--clean",
-            nargs="?",
-            type=_days,
-            const=90,
-            metavar="DAYS",
-            help="remove the indexes that nobody has opened for this number of days (90)",
-        ),
+        _argument("data", nargs="*", metavar="PATH", help="files, folders, globs or URLs"),
+        _argument("--clean", nargs="?", type=_integer(0), const=90, metavar="DAYS", help=old),
     )
     add(
         "head",
@@ -224,28 +190,19 @@ def _parser() -> ArgumentParser:
         _argument("--at", type=_integer(0), default=0, metavar="N", help="start at row N of the order"),
         _argument("--epoch", type=_integer(0), default=0),
     )
-    add(
-        "inspect",
-        "inspect",
-        "say what a checkpoint holds, and whether it fits files",
-        CHECKPOINT,
-        DATA,
-        PIPELINE,
-        _argument("-n", type=_integer(0), default=5, help="how many of the next rows to show (5)"),
-        _argument("--png", type=_path, metavar="FILE", help="draw what is delivered of each lane, or file with --data"),
-    )
+    next_rows = _argument("-n", type=_integer(0), default=5, help="how many of the next rows to show (5)")
+    holds = "say what a checkpoint holds, and whether it fits files"
+    add("inspect", "inspect", holds, CHECKPOINT, DATA, PIPELINE, next_rows)
+    pair = [_argument(name, metavar="CHECKPOINT") for name in ("first", "second")]
+    add("diff", "inspect", "say what was delivered between two checkpoints", *pair, DATA, PIPELINE)
     rows = _argument("--rows", type=_integer(1), default=500, help="use the first rows only (500)")
     add("verify", "verify", "stop and resume on your own data, in many ways", FILES, PIPELINE, rows)
-    pair = [_argument(name, type=_path, metavar="CHECKPOINT") for name in ("first", "second")]
-    add("diff", "inspect", "say what was delivered between two checkpoints", *pair, DATA, PIPELINE)
-    step = _integer(0, "midepoch trace STEP --data PATH")
-    step_argument = _argument("step", type=step, metavar="STEP", help="counted from 0 in the epoch")
-    add("trace", "trace", "list the rows of a step of an epoch on all ranks", step_argument, *RUN)
-    row = _integer(0, "midepoch find FILE ROW --data PATH")
-    row_argument = _argument("row", type=row, metavar="ROW", help="counted from 0 in the file")
-    add("find", "trace", "say when a row comes", _argument("file", type=_path, metavar="FILE"), row_argument, *RUN)
-    folder = {"type": _path, "help": "where the result is kept"}
-    kept, made = _argument("--folder", **folder), _argument("--folder", required=True, **folder)
+    step = _argument("step", type=_integer(0), metavar="STEP", help="counted from 0 in the epoch")
+    add("trace", "trace", "list the rows of a step of an epoch on all ranks", step, *RUN)
+    row = _argument("row", type=_integer(0), metavar="ROW", help="counted from 0 in the file")
+    add("find", "trace", "say when a row comes", _argument("file", metavar="FILE"), row, *RUN)
+    kept = _argument("--folder", help="where the result is kept")
+    made = _argument("--folder", required=True, help="where the result is kept")
     add("survey", "prepare", "count what filters and packs make of each row", FILES, PIPELINE, kept, VERSION)
     add("cache", "prepare", "make all rows once, as Arrow files in a folder", FILES, PIPELINE, made, VERSION)
     return parser

