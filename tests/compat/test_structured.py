@@ -100,14 +100,10 @@ def test_B5_what_is_made_of_the_dataset_of_a_pair_has_a_position_of_its_own(fold
     assert loader.state_dict()["lanes"] is None, "the pair has not begun"
 
 
-def test_B1_options_of_other_loaders(folder):
+def test_B1_splits_and_windows_are_shuffled_apart_and_together(folder):
     whole = list(range(ROWS))
-    loader, dataset = me.StructuredDataset.create_dataloader(folder, None, 8, num_workers=None, split_bytes=None)
-    assert ids(loader) == whole
-    assert dataset.get_metrics()["rows"] == ROWS
-    dataset.reset_metrics()
-    assert dataset.get_metrics()["rows"] == 0
-    near, _ = create(folder, shuffle_buffer_size=20, split_rows=40, progress_interval_sec=5)
+    assert ids(me.StructuredDataset.create_dataloader(folder, None, 8, split_bytes=None)[0]) == whole
+    near, _ = create(folder, shuffle_buffer_size=20, split_rows=40)
     rows = ids(near)
     assert sorted(rows) == whole != rows
     assert max(abs(row - place) for place, row in enumerate(rows)) < 80, "rows stay near their places"
@@ -125,63 +121,6 @@ def test_B1_options_of_other_loaders(folder):
         assert seen + ids(again) == expected
 
 
-class FileInfo:
-    """A file, as torch-dataloader-utils lists it."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-
-@pytest.mark.parametrize("kind", [str, FileInfo, lambda file: file])
-def test_B1_files_are_named_as_torch_dataloader_utils_names_them(folder, kind):
-    files = sorted(folder.glob("*.parquet"))
-    chosen = [files[3], files[0]]
-    dataset = me.StructuredDataset(files=[kind(file) for file in chosen], format="parquet")
-    batches = list(dataset)
-    assert all(isinstance(batch["id"], torch.Tensor) for batch in batches)
-    assert ids(batches) == ids(me.read(chosen))
-    small = me.StructuredDataset(files=[kind(file) for file in chosen], format="parquet", batch_size=7, columns=["id"])
-    assert [len(batch["id"]) for batch in small] == [7] * 27 + [4]
-    me.testing.assert_resumes(small)
-    assert next(list(batch) for batch in small) == ["id"]
-    if kind is FileInfo:  # they can be the first argument too, as there
-        assert ids(me.StructuredDataset([kind(file) for file in chosen], "parquet", 7)) == ids(batches)
-    with pytest.raises(TypeError, match=r"Pass path, .* or files, a list of files: one of the two"):
-        me.StructuredDataset(folder, files=[kind(file) for file in chosen])
-    with pytest.raises(TypeError, match="one of the two"):
-        me.StructuredDataset(format="parquet")
-
-
-def test_B1_arguments_by_position_as_in_torch_dataloader_utils(folder):
-    kept = pc.field("id") < 100
-    by_position = ("parquet", 8, ["id"], kept, True, 5, None, 20, None, 0, "numpy", None, None, None, 2, 1)
-    by_name = {"columns": ["id"], "filters": kept, "shuffle": True, "shuffle_seed": 5, "split_rows": 20}
-    expected, _ = create(folder, **by_name, num_ranks=2, rank=1, even="auto")
-    loader, _ = me.StructuredDataset.create_dataloader(folder, *by_position)
-    assert isinstance(next(iter(loader))["id"], np.ndarray)
-    dataset = me.StructuredDataset(folder, *by_position)
-    assert ids(loader) == ids(expected) == ids(dataset)
-    rows = me.StructuredDataset(folder, "parquet", None, ["id"])
-    assert list(rows) == [{"id": number} for number in range(ROWS)]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"output_format": "pandas"}, "output_format is 'pandas'"),
-        ({"split_bytes": "many"}, "split_bytes is 'many'"),
-        ({"split_rows": 0}, "split_rows is 0"),
-        ({"shuffle_buffer_size": -1}, "shuffle_buffer_size is -1"),
-        ({"partitioning": "directory"}, "partitioning is 'directory'"),
-        ({"rank": 2, "num_ranks": 2}, "rank is 2 of 2"),
-        ({"rank": 2, "num_ranks": None}, "pass both"),
-    ],
-)
-def test_B1_wrong_arguments_raise_at_once(folder, options, message):
-    with pytest.raises(ValueError, match=message):
-        create(folder, **options)
-
-
 def test_B1_rank_and_num_ranks_come_from_the_launcher(folder, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -192,21 +131,6 @@ def test_B1_rank_and_num_ranks_come_from_the_launcher(folder, monkeypatch):
     assert ids(dataset.shard(3, 2)) == ids(me.StructuredDataset(folder, columns=["id"], rank=2, num_ranks=3))
     monkeypatch.delenv("RANK")
     assert len(ids(create(folder, rank=None, num_ranks=None)[0])) == ROWS
-
-
-@pytest.mark.parametrize(
-    ("rank", "world"), [("one", "2"), ("0", "two"), ("", "2"), ("2", "2"), ("-1", "2"), ("0", "0")]
-)
-@pytest.mark.parametrize("names", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
-def test_B1_an_impossible_rank_raises(folder, monkeypatch, rank, world, names):
-    monkeypatch.setenv(names[0], rank)
-    monkeypatch.setenv(names[1], world)
-    message = f"{names[0]} is {rank!r} and {names[1]} is {world!r} in the environment.*unset them"
-    with pytest.raises(ValueError, match=message):
-        create(folder, rank=None, num_ranks=None)
-    with pytest.raises(ValueError, match=message):
-        me.read(folder).shard()
-    assert ids(create(folder)[0]) == list(range(ROWS))
 
 
 def test_B1_a_shuffle_is_another_in_every_epoch_and_for_every_seed(folder):
@@ -304,10 +228,9 @@ def test_B2_hive_folders_become_columns(tmp_path):
 
 def test_B3_row_groups_that_cannot_match_are_not_read(folder, monkeypatch):
     read = spied(monkeypatch)
-    loader, dataset = create(folder, columns=["maybe"], filters=pc.field("id") >= 230)
+    loader, _ = create(folder, columns=["maybe"], filters=pc.field("id") >= 230)
     assert sum(len(batch["maybe"]) for batch in loader) == 10
     assert len(read) == 1
-    assert dataset.get_metrics()["rows"] == 10
 
 
 def test_B4_set_epoch_does_not_undo_a_resume(folder):
@@ -724,20 +647,6 @@ def test_B13_start_methods_and_persistent_workers(folder, method, persistent):
         assert ids(loader) == expected[1]
     dataset.load_state_dict(state)
     assert ids(loader) == expected[0][40:]
-    metrics = dataset.get_metrics()
-    assert [one["worker"] for one in metrics["workers"]] == [0, 1]
-    assert all(one["rows"] > 0 and one["bytes"] > 0 and one["seconds"] > 0 for one in metrics["workers"])
-    assert metrics["rows"] >= (2 if persistent else 1) * ROWS
-
-
-def test_metrics_count_what_is_read(folder):
-    loader, dataset = create(folder, columns=None)
-    list(loader)
-    metrics = dataset.get_metrics()
-    index = dataset._plan.pipeline.source.index.view
-    assert metrics["rows"] == ROWS
-    assert abs(metrics["bytes"] - int(index.block_lengths[index.block_rows > 0].sum())) <= 1
-    assert metrics["seconds"] == metrics["workers"][0]["seconds"] > 0
 
 
 def test_a_dataset_without_a_loader(folder):
@@ -753,7 +662,6 @@ def test_a_dataset_without_a_loader(folder):
     mapped = dataset.map(lambda row: {"twice": 2 * row["id"]})
     assert isinstance(mapped, me.StructuredDataset)
     assert mapped.state_dict()["_shuffle_seed"] == 5
-    assert dataset.get_metrics()["workers"] == []
     again, other = create(folder, **SHUFFLED)
     other.load_state_dict(state)
     assert got + ids(again) == whole

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypedDict, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -38,19 +38,6 @@ class Indexable(Protocol[Element]):
 
     def __getitem__(self, index: int, /) -> Element:
         """The row with this number."""
-
-
-class FileOptions(TypedDict, total=False):
-    """The options of :func:`read` that doors to files pass on."""
-
-    index_dir: str | os.PathLike[str] | None
-    read_ahead: Size | None
-    cache_dir: str | os.PathLike[str] | None
-    cache_bytes: Size
-    max_record_bytes: Size | None
-    trust_shared: bool
-    executor: Executor | None
-    shared_listing: bool
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from midepoch.errors import CheckpointMismatchError, DataFormatError, NoDataErro
 from midepoch.extending import FrontDoor
 from midepoch.index.index import IndexView
 from midepoch.integrations.iceberg_columns import FieldIdIndex, NamedField, TableColumns, fields_inside, id_of
-from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions, given
+from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions
 from midepoch.order.selection import Deletes
 from midepoch.storage.urls import local_path
 
@@ -60,19 +60,17 @@ class IcebergDataset(StructuredDataset):
         ``storage_options``, ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``trust_shared`` and
         ``executor``.
         """
-        of_table = given(options, TableOptions)
-        arranged = TableOptions(**of_table)
         snapshot = Snapshot(table, catalog_config, snapshot_id, schema_id)
         self._read_as = {"snapshot_id": snapshot.id, "schema_id": snapshot.schema_id}
-        read = ReadOptions(
+        read = TableOptions(
             format="parquet",
             partitioning=None,
             schema=None,
             columns=snapshot.columns.names if columns is None else columns,
             filters=_arrow_filter(snapshot, scan_filter, filters),
-            **{name: value for name, value in options.items() if name not in of_table},
+            **options,
         )
-        FrontDoor.__init__(self, plan_of(self._arranged(snapshot.open(read), arranged)))
+        FrontDoor.__init__(self, plan_of(self._arranged(snapshot.open(read), read)))
 
     @classmethod
     def create_dataloader(  # type: ignore[override]
@@ -99,7 +97,7 @@ class IcebergDataset(StructuredDataset):
         it was written. ``scan_filter`` is an Iceberg filter, as text or as an expression; ``filters`` takes the same,
         or an Arrow expression. Pass one of the two. By default ``columns`` are all of the table.
         """
-        of_dataset = given(options, ReadOptions, TableOptions)
+        own = TableOptions.among(options)
         dataset = cls(
             table,
             catalog_config,
@@ -107,9 +105,9 @@ class IcebergDataset(StructuredDataset):
             snapshot_id=snapshot_id,
             schema_id=schema_id,
             output_format=output_format,
-            **of_dataset,
+            **own,
         )
-        return dataset._with_loader(**{name: value for name, value in options.items() if name not in of_dataset})
+        return dataset._with_loader(**{name: value for name, value in options.items() if name not in own})
 
     def own_keys(self, run: Pass) -> dict[str, Any]:
         """The splits that are done, the snapshot that is read, and the schema under which it is read."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from midepoch._common.checks import Size, check_integer, count
 from midepoch._common.files import check_trust
-from midepoch.dataset import Dataset, file_rows, plan_of, with_launched_shard, with_stage
+from midepoch.dataset import Dataset, file_rows, plan_of, with_stage
 from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
 from midepoch.errors import DataFormatError, SchemaMismatchError, needs
@@ -19,6 +19,7 @@ from midepoch.extending import FrontDoor
 from midepoch.formats import file_suffixes
 from midepoch.integrations.huggingface import from_hf
 from midepoch.integrations.multimodal_messages import Messages
+from midepoch.integrations.structured import own_shard
 from midepoch.stages.pack.documents import IGNORED, is_token_mask
 from midepoch.stages.pack.windows import PackWindows, Strategy
 from midepoch.stages.skip import SkipErrors, SkipLimit, SkipLog
@@ -115,8 +116,6 @@ class MultiModalIterableDataset(FrontDoor):
             raise TypeError(f"processor must be a function of a sample, got {processor!r}.")
         if data_seed is not None and shuffle_seed not in (42, data_seed):
             raise ValueError(f"shuffle_seed is {shuffle_seed!r} and data_seed is {data_seed!r}. Pass one of them.")
-        if (rank is None) != (num_ranks is None):
-            raise ValueError(f"rank is {rank!r} and num_ranks is {num_ranks!r}; pass both, or neither.")
         limit, seed = SkipLimit(max_skipped), shuffle_seed if data_seed is None else data_seed
         check_integer("shuffle_seed", seed, least=None)
         frames = None if video_frames is None else check_integer("video_frames", video_frames, least=1)
@@ -164,7 +163,7 @@ class MultiModalIterableDataset(FrontDoor):
                 overlong="drop" if filter_overlong else "alone",
                 others="join",
             )
-        super().__init__(plan_of(with_launched_shard(samples) if rank is None else samples.shard(num_ranks, rank)))
+        super().__init__(plan_of(own_shard(samples, rank, num_ranks)))
 
     def metrics(self) -> dict[str, Any]:
         """The number of samples left out so far by all workers on this machine.

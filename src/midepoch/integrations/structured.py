@@ -5,11 +5,10 @@ one split, or several small ones whose rows a shuffle mixes. How many rows of a 
 positions of the lanes alone, and a split is done when all rows of its group are, in whichever lanes they are.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -25,9 +24,8 @@ from midepoch.dataset import (
     position_of,
     with_launched_shard,
     with_order_step,
-    with_plan,
 )
-from midepoch.dataset.read import FileOptions, ReadOptions
+from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
 from midepoch.errors import CheckpointMismatchError
@@ -44,7 +42,7 @@ from midepoch.storage.listing import PathSpec, find
 from midepoch.storage.shared_listing import find_once
 
 if TYPE_CHECKING:
-    from midepoch.integrations.structured_loader import Measure, StructuredLoader
+    from midepoch.integrations.structured_loader import StructuredLoader
 
 BATCH_ROWS = 1024
 """The rows of a batch, by default."""
@@ -55,41 +53,35 @@ OutputFormat = Literal["torch", "numpy", "arrow", "dict"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """In which order, shard and format rows of tables come. Wrong values raise when this is built."""
+class TableOptions(ReadOptions):
+    """How files are opened, and in which order, shard and format their rows come. Wrong values raise at once."""
 
     shuffle: bool = False
     shuffle_seed: int = 42
     shuffle_buffer_size: int | None = None
     split_bytes: int | str | None = "128MiB"
     split_rows: int | None = None
-    split_strategy: None = None
     output_format: OutputFormat = "dict"
     num_ranks: int | None = None
     rank: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.output_format not in get_args(OutputFormat):
             known = ", ".join(map(repr, get_args(OutputFormat)))
             raise ValueError(f"output_format is {self.output_format!r}; it can be {known}.")
-        if self.split_strategy is not None:
-            raise TypeError(
-                f"split_strategy is a {type(self.split_strategy).__name__}. No strategy is needed: any number of ranks "
-                "and workers shares the rows evenly. To set the size of the splits, pass split_bytes or split_rows."
-            )
-        if self.split_rows is None and self.split_bytes is not None:
-            check_integer("split_bytes", parse_size("split_bytes", self.split_bytes), least=1)
         if self.split_rows is not None:
             check_integer("split_rows", self.split_rows, least=1)
+        elif self.split_bytes is not None:
+            check_integer("split_bytes", parse_size("split_bytes", self.split_bytes), least=1)
         check_integer("shuffle_seed", self.shuffle_seed, least=None)
         if self.shuffle_buffer_size is not None:
             check_integer("shuffle_buffer_size", self.shuffle_buffer_size)
-        if (self.rank is None) != (self.num_ranks is None):
-            raise ValueError(f"rank is {self.rank!r} and num_ranks is {self.num_ranks!r}; pass both, or neither.")
-        if self.rank is not None and self.num_ranks is not None:
-            ranks = check_integer("num_ranks", self.num_ranks, least=1)
-            if check_integer("rank", self.rank) >= ranks:
-                raise ValueError(f"rank is {self.rank} of {ranks}; it must be between 0 and {ranks - 1}.")
+
+    @classmethod
+    def among(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the arguments of a call that are options of this class."""
+        return {one.name: arguments[one.name] for one in fields(cls) if one.name in arguments}
 
     def splitting(self, index: IndexView) -> "Splitting":
         """Where the files of an index are cut into splits."""
@@ -110,11 +102,17 @@ class TableOptions:
             window = WINDOW if self.shuffle_buffer_size is None else int(self.shuffle_buffer_size)
             step = ShuffleSplits(seed=self.seed, window=window, splitting=splitting, permutes=self.shuffle)
             rows = with_order_step(rows, "shuffle", step)
-        if self.rank is not None and self.num_ranks is not None:
-            rows = rows.shard(self.num_ranks, self.rank)
-        else:
-            rows = with_launched_shard(rows)
+        rows = own_shard(rows, self.rank, self.num_ranks)
         return rows if self.output_format == "dict" else rows.with_format(self.output_format)
+
+
+def own_shard(rows: Dataset, rank: int | None, ranks: int | None) -> Dataset:
+    """The rows of a rank, by default of the one that ``torch.distributed`` or the launcher's environment names."""
+    if rank is None and ranks is None:
+        return with_launched_shard(rows)
+    if rank is None or ranks is None:
+        raise ValueError(f"rank is {rank!r} and num_ranks is {ranks!r}; pass both, or neither.")
+    return rows.shard(ranks, rank)
 
 
 class StructuredDataset(FrontDoor):
@@ -129,69 +127,29 @@ class StructuredDataset(FrontDoor):
     _num_workers = 0
     _loader_plan: Plan | None = None
     """The plan of the loader that :meth:`create_dataloader` made of this dataset."""
-    _meter: "Measure | None" = None
     _layout: "SplitLayout | None" = None
     """The splits of the epoch of the last state."""
 
     def __init__(
         self,
-        path: PathSpec | None = None,
+        path: PathSpec,
         format: str | None = None,
         batch_size: int | None = None,
-        columns: Sequence[str] | None = None,
-        filters: Any = None,
-        shuffle: bool = False,
-        shuffle_seed: int = 42,
-        split_bytes: int | str | None = "128MiB",
-        split_rows: int | None = None,
-        split_strategy: None = None,
-        num_workers: int | None = 0,
-        output_format: OutputFormat | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        collate_fn: Callable[..., Any] | None = None,
-        partitioning: Literal["hive"] | None = None,
-        num_ranks: int | None = None,
-        rank: int | None = None,
-        show_progress: bool = False,
-        progress_interval_sec: float | None = None,
-        shuffle_buffer_size: int | None = None,
         *,
-        files: PathSpec | Sequence[Any] | None = None,
-        **options: Unpack[FileOptions],
+        output_format: OutputFormat | None = None,
+        **options: Any,
     ) -> None:
-        """Open files. :meth:`create_dataloader` explains the arguments, which mean the same there.
-
-        ``path`` names the files, all of ``format`` if that is set; ``columns``, ``filters`` and ``partitioning`` say
-        what is read of them. ``shuffle``, ``shuffle_seed``, ``shuffle_buffer_size``, ``split_bytes``, ``split_rows``
-        and ``split_strategy`` are about the order of rows, ``num_ranks`` and ``rank`` about the shard.
-        ``storage_options`` and ``options``, such as ``read_ahead``, ``cache_dir``, ``index_dir`` or ``executor``, are
-        those of :func:`midepoch.read`.
+        """Open the files that ``path`` names, all of ``format`` if that is set.
 
         The dataset yields rows, or batches of ``batch_size`` rows. By default rows have Python values, and batches,
-        also those that a Loader makes of rows, have tensors. ``output_format`` says what both have. ``files``, in place
-        of ``path``, is a list of files as torch-dataloader-utils has it: of paths, or of objects with a ``path``; then
-        ``batch_size`` is by default 1024. The arguments are in the order of that library. ``num_workers``,
-        ``collate_fn``, ``show_progress`` and ``progress_interval_sec`` are among them; they are for the loader, and a
-        dataset does not use them.
+        also those that a Loader makes of rows, have tensors. ``output_format`` says what both have. All other
+        ``options`` are those of :meth:`create_dataloader` about files, order and ranks, and mean the same there.
         """
-        arguments = locals()
-        if isinstance(path, list | tuple) and any(_is_file_object(one) for one in path) and files is None:
-            path, files = None, path
-        if (path is None) == (files is None):
-            raise TypeError(
-                "Pass path, which names files, folders or globs, or files, a list of files: one of the two."
-            )
-        if files is not None:
-            listed = [files] if isinstance(files, str | os.PathLike) else files
-            path = [os.fspath(getattr(file, "path", file)) for file in listed]
-            batch_size = BATCH_ROWS if batch_size is None else batch_size
         form = output_format or ("dict" if batch_size is None else "torch")
-        table = TableOptions(**given(arguments, TableOptions) | {"output_format": form})
-        read = ReadOptions(**given(arguments, ReadOptions), **options)
-        assert path is not None
-        find_files = find_once if read.shared_listing else find
-        found = find_files(path, storage_options, suffixes=file_suffixes(format))
-        rows = self._arranged(read.open(found), table)
+        table = TableOptions(format=format, output_format=form, **options)
+        find_files = find_once if table.shared_listing else find
+        found = find_files(path, table.storage_options, suffixes=file_suffixes(format))
+        rows = self._arranged(table.open(found), table)
         if output_format == "dict":  # said by the user, so it holds for the batches of a Loader too
             rows = rows.with_format("python")
         super().__init__(plan_of(rows if batch_size is None else rows.batch(batch_size)))
@@ -213,8 +171,7 @@ class StructuredDataset(FrontDoor):
         shuffle_seed: int = 42,
         split_bytes: int | str | None = "128MiB",
         split_rows: int | None = None,
-        split_strategy: None = None,
-        num_workers: int | None = 0,
+        num_workers: int = 0,
         output_format: OutputFormat = "torch",
         storage_options: Mapping[str, Any] | None = None,
         collate_fn: Callable[..., Any] | None = None,
@@ -222,7 +179,6 @@ class StructuredDataset(FrontDoor):
         num_ranks: int | None = None,
         rank: int | None = None,
         show_progress: bool = False,
-        progress_interval_sec: float | None = None,
         shuffle_buffer_size: int | None = None,
         **options: Any,
     ) -> "tuple[StructuredLoader, Self]":
@@ -238,55 +194,38 @@ class StructuredDataset(FrontDoor):
         A batch has ``batch_size`` rows; with ``drop_last=True`` the last one of a lane is left out if it has fewer. The
         dataset yields batches too, and ``collate_fn`` is called on each batch. A batch is what ``output_format`` says:
         a dict of tensors ("torch"), of arrays ("numpy") or of lists ("dict"), or a record batch ("arrow").
-        ``num_workers=None`` is 0.
 
         ``shuffle`` permutes the splits, and the rows inside windows of about ``shuffle_buffer_size`` rows (default
         8192; with 0 rows keep their order), differently in every epoch, by ``shuffle_seed``. If only
         ``shuffle_buffer_size`` is passed, splits stay in the order of the files. A split is a part of a file of about
         ``split_bytes`` bytes, or of ``split_rows`` rows; it has at least one block. With ``split_bytes=None`` it is a
-        whole file. A ``split_strategy`` is not needed: workers share rows evenly. ``rank`` and ``num_ranks`` come by
-        default from ``torch.distributed`` or the launcher's environment. ``show_progress`` shows a progress bar on a
-        terminal, drawn every ``progress_interval_sec`` seconds.
+        whole file. ``rank`` and ``num_ranks`` come by default from ``torch.distributed`` or the launcher's environment.
+        ``show_progress`` shows a progress bar on a terminal.
 
         ``storage_options``, and ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``index_dir``, ``max_record_bytes``,
         ``trust_shared``, ``executor`` and ``shared_listing`` among the ``options``, are those of :func:`midepoch.read`.
         ``num_workers`` and all other ``options``, such as ``even``, ``drop_last``, ``pin_memory`` or
         ``persistent_workers``, are those of :class:`midepoch.Loader`.
         """
-        own = given({**locals(), **options}, ReadOptions, TableOptions)
-        dataset = cls(path, **own)
-        return dataset._with_loader(
+        own = TableOptions.among({**locals(), **options})
+        return cls(path, **own)._with_loader(
             batch_size,
             num_workers=num_workers,
             show_progress=show_progress,
-            progress_interval_sec=progress_interval_sec,
             collate_fn=collate_fn,
             **{name: value for name, value in options.items() if name not in own},
         )
 
     def _with_loader(
-        self,
-        batch_size: int = BATCH_ROWS,
-        drop_last: bool = False,
-        num_workers: int | None = 0,
-        show_progress: bool = False,
-        progress_interval_sec: float | None = None,
-        **others: Any,
+        self, batch_size: int = BATCH_ROWS, drop_last: bool = False, show_progress: bool = False, **options: Any
     ) -> "tuple[StructuredLoader, Self]":
-        """A loader that reads this dataset and counts what it reads, and the dataset that it reads."""
-        from midepoch.integrations.structured_loader import Measure, StructuredLoader  # imports torch
+        """A loader of batches, and the dataset that it reads."""
+        from midepoch.integrations.structured_loader import StructuredLoader  # imports torch
 
-        workers, plan = 0 if num_workers is None else num_workers, plan_of(self)
-        meter = Measure.of(file_rows(self, "get_metrics").index.view, workers)
-        dataset = with_plan(self, replace(plan, pipeline=replace(plan.pipeline, stages=(meter, *plan.pipeline.stages))))
-        dataset._meter = meter
-        if not plan.pipeline.chooses_form:  # "dict" means lists in batches too
-            dataset = dataset.with_format("python")
+        dataset = self if plan_of(self).pipeline.chooses_form else self.with_format("python")  # lists in batches too
         dataset = dataset.batch(batch_size, drop_last)
-        loader = StructuredLoader(dataset, num_workers=workers, **others)
+        loader = StructuredLoader(dataset, **options)
         loader.show_progress = show_progress
-        if progress_interval_sec is not None:
-            loader.progress_interval = float(progress_interval_sec)
         dataset.share_position_of(loader)
         return loader, dataset
 
@@ -337,26 +276,6 @@ class StructuredDataset(FrontDoor):
             state_dict = with_appended_files(state_dict, plan.pipeline)
         position_of(self).load_state_dict(plan, state_dict)
 
-    def get_metrics(self) -> dict[str, Any]:
-        """Rows read, their bytes in the files, and the seconds that reading took: the sums, and for each worker.
-
-            print(dataset.get_metrics()["rows"])
-
-        Workers count what they read, which is ahead of what the loop receives. The counts start with the loader.
-        """
-        workers = [] if self._meter is None else self._meter.counters.totals()
-        return {name: sum(one[name] for one in workers) for name in ("rows", "bytes", "seconds")} | {"workers": workers}
-
-    def reset_metrics(self) -> None:
-        """Let the counts of :meth:`get_metrics` start again from 0, in all workers.
-
-            dataset.reset_metrics()
-
-        What workers have read ahead by then is not counted again.
-        """
-        if self._meter is not None:
-            self._meter.counters.reset()
-
     def _split_report(self, state: State) -> dict[str, Any]:
         """The splits that are done at a state; none where the order of rows is not one of splits."""
         rows = plan_of(self).pipeline.source
@@ -370,16 +289,6 @@ class StructuredDataset(FrontDoor):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_loader_plan": None, "_layout": None}
-
-
-def given(arguments: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
-    """The arguments of a call that are fields of some classes of options."""
-    return {one.name: arguments[one.name] for kind in kinds for one in fields(kind) if one.name in arguments}
-
-
-def _is_file_object(value: Any) -> bool:
-    """True for a file as torch-dataloader-utils describes it: an object with a path, which is no path itself."""
-    return hasattr(value, "path") and not isinstance(value, os.PathLike)
 
 
 class SplitOrder:
@@ -495,17 +404,13 @@ class SplitLayout:
             splits: Order = last.permuted(build_order(rows.base, rows.steps[:-1], epoch), epoch, number)
         else:
             splits = splitting.cut(build_order(rows.base, rows.steps, epoch))
-        self._starts = splits.piece_starts("file")
-        self._groups = last.groups(splits) if isinstance(last, ShuffleSplits) else self._starts
-        self._first_splits = np.searchsorted(self._starts, self._groups)
-        self._firsts = splits.rows(self._starts[:-1])
-        self._lasts = splits.rows(self._starts[1:] - 1)
+        starts = splits.piece_starts("file")
+        self._groups = last.groups(splits) if isinstance(last, ShuffleSplits) else starts
+        self._first_splits = np.searchsorted(starts, self._groups)
+        self._firsts, self._lasts = splits.rows(starts[:-1]), splits.rows(starts[1:] - 1)
         cuts = np.array(lane_cuts(rows.size, lanes), np.int64)
         self._cuts, self._lane_sizes = cuts[:-1], np.diff(cuts)
-        self._sizes = np.diff(self._groups)
-        begun = np.searchsorted(self._groups, cuts)
-        self._first_begun, self._end_begun = begun[:-1], begun[1:]  # the groups that begin in each lane
-        self._names: dict[int, dict[str, Any]] = {}
+        self._lanes = np.searchsorted(self._cuts, self._groups[:-1], "right") - 1  # in which each group begins
 
     def is_of(self, rows: FileRows, state: State) -> bool:
         """True if these are the splits of the epoch of a state."""
@@ -514,71 +419,49 @@ class SplitLayout:
     def report(self, state: State) -> dict[str, Any]:
         """The splits that are done and those under way. The report is short, however many splits there are."""
         lanes, delivered = _delivered(state)
-        delivered = np.minimum(delivered, self._lane_sizes)
-        positions = self._cuts + delivered
-        before = np.concatenate([[0], np.cumsum(delivered)])
-        current = np.searchsorted(self._groups, positions, "right") - 1
-        done = np.minimum(np.maximum(self._first_begun, current), self._end_begun)
-        # The last group that begins in a lane may end in a later lane, and is done when that lane is past it too.
-        unfinished = np.flatnonzero((delivered == self._lane_sizes) & (done < self._end_begun))
-        if len(unfinished):
-            last = done[unfinished]
-            done[unfinished] += self._delivered_of(last, positions, before) == self._sizes[last]
-        firsts = self._first_splits
-        counts = firsts[done] - firsts[self._first_begun]
-        lanes = lanes[:REPORTED_LANES]
-        names_of_lane = REPORTED_SPLITS // max(1, len(lanes))
+        lanes, delivered = lanes[:REPORTED_LANES], np.minimum(delivered, self._lane_sizes)
+        sizes, rows = np.diff(self._groups), np.diff(self._delivered_before(self._groups, delivered))
+        done = rows == sizes
         shards = []
-        for lane in lanes:
-            stop, count = int(firsts[done[lane]]), int(counts[lane])
-            names = [self._name(split) for split in range(stop - min(names_of_lane, count), stop)]
-            shards.append({"lane": lane, "splits_done": count, "splits": names})
+        for lane in lanes:  # its first groups are done, up to some group
+            first, stop = np.searchsorted(self._lanes, [lane, lane + 1])
+            begin, end = self._first_splits[[first, first + np.count_nonzero(done[first:stop])]].tolist()
+            names = self._names(max(begin, end - REPORTED_SPLITS // len(lanes)), end)
+            shards.append({"lane": lane, "splits_done": end - begin, "splits": names})
+        under_way = []
+        for group in np.flatnonzero((rows > 0) & ~done & np.isin(self._lanes, lanes)).tolist():
+            begin, end = self._first_splits[group : group + 2].tolist()
+            facts = {"count": end - begin, "rows": int(sizes[group]), "rows_delivered": int(rows[group])}
+            under_way.append({"splits": self._names(begin, min(end, begin + REPORTED_OF_GROUP)), **facts})
         return {
-            "splits": len(self._starts) - 1,
-            "splits_done": int(counts.sum()),
-            "rows_done": int(before[-1]),
+            "splits": len(self._firsts),
+            "splits_done": int(np.diff(self._first_splits)[done].sum()),
+            "rows_done": int(delivered.sum()),
             "completed_shards": shards,
-            "splits_under_way": self._under_way(lanes, current, positions, before),
+            "splits_under_way": under_way,
         }
 
-    def _under_way(self, lanes: list[int], current: I64, positions: I64, before: I64) -> list[dict[str, Any]]:
-        """The groups of which some rows are delivered and some are not, those of the next lanes first."""
-        candidates = [group for lane in lanes for group in (int(current[lane]), int(self._first_begun[lane]) - 1)]
-        groups = np.array([group for group in dict.fromkeys(candidates) if 0 <= group < len(self._sizes)], np.int64)
-        report = []
-        for group, rows in zip(groups.tolist(), self._delivered_of(groups, positions, before).tolist(), strict=True):
-            size = int(self._sizes[group])
-            if 0 < rows < size:
-                first, stop = int(self._first_splits[group]), int(self._first_splits[group + 1])
-                names = [self._name(split) for split in range(first, min(stop, first + REPORTED_OF_GROUP))]
-                report.append({"splits": names, "count": stop - first, "rows": size, "rows_delivered": rows})
-        return report
+    def _delivered_before(self, positions: I64, delivered: I64) -> I64:
+        """The number of delivered rows before positions of the epoch, if each lane has delivered so many."""
+        lane = np.searchsorted(self._cuts, positions, "right") - 1
+        before: I64 = (np.cumsum(delivered) - delivered)[lane]
+        before += np.minimum(positions - self._cuts[lane], delivered[lane])
+        return before
 
-    def _delivered_of(self, groups: I64, positions: I64, before: I64) -> I64:
-        """The number of delivered rows of groups, over all lanes."""
-        bounds = self._groups[np.stack([groups, groups + 1])]
-        lane = np.searchsorted(self._cuts, bounds, "right") - 1
-        below = before[lane] + np.minimum(bounds, positions[lane]) - self._cuts[lane]
-        delivered: I64 = below[1] - below[0]
-        return delivered
-
-    def _name(self, split: int) -> dict[str, Any]:
-        """The file of a split, and which rows of it; None for all of them."""
-        name = self._names.get(split)
-        if name is None:
-            if len(self._names) > 8 * REPORTED_SPLITS:
-                self._names.clear()
-            starts = self._index.file_starts
-            first, last = int(self._firsts[split]), int(self._lasts[split])
-            file = int(np.searchsorted(starts, first, "right")) - 1
-            begin, end = int(starts[file]), int(starts[file + 1])
-            whole = (first, last + 1) == (begin, end)
-            name = self._names[split] = {
+    def _names(self, begin: int, end: int) -> list[dict[str, Any]]:
+        """The file of each split of a range, and which rows of it; None for all of them."""
+        starts, firsts, stops = self._index.file_starts, self._firsts[begin:end], self._lasts[begin:end] + 1
+        files = np.searchsorted(starts, firsts, "right") - 1
+        is_whole = (firsts == starts[files]) & (stops == starts[files + 1])
+        facts = (files.tolist(), is_whole.tolist(), (firsts - starts[files]).tolist(), (stops - firsts).tolist())
+        return [
+            {
                 "path": self._index.names[file],
-                "row_offset": None if whole else first - begin,
-                "row_length": None if whole else last + 1 - first,
+                "row_offset": None if whole else offset,
+                "row_length": None if whole else length,
             }
-        return dict(name)
+            for file, whole, offset, length in zip(*facts, strict=True)
+        ]
 
 
 def _delivered(state: State) -> tuple[list[int], I64]:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.dataset.read import FileOptions, ReadOptions
 from midepoch.integrations.structured import ShuffleSplits, Splitting, TableOptions
 from midepoch.order.orders import Sequential
 from midepoch.order.selection import Deletes
@@ -30,6 +29,8 @@ def base_of(index):
     return Sequential(index.file_starts, index.block_starts)
 
 
+READ = {"threads", "rescan"}
+"""Options of how files are opened that are for other doors."""
 FILES = st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5)
 
 
@@ -75,49 +76,13 @@ def test_small_splits_share_a_window_and_large_ones_have_several():
     assert len(step.apply(base_of(index), 0, 0).piece_starts("block")) > len(sizes) + 3
 
 
-@pytest.mark.parametrize("size", ["", "many", 0, -1, "12 parsecs", True, "MiB", "1iB"])
-def test_a_wrong_size_raises(size):
-    with pytest.raises((ValueError, TypeError), match="split_bytes is"):
-        me.StructuredDataset("nowhere", split_bytes=size)
-
-
-IN_ORDER = [
-    *("path", "format", "batch_size", "columns", "filters", "shuffle", "shuffle_seed", "split_bytes", "split_rows"),
-    *("split_strategy", "num_workers", "output_format", "storage_options", "collate_fn", "partitioning", "num_ranks"),
-    *("rank", "show_progress", "progress_interval_sec", "shuffle_buffer_size"),
-]
-"""The arguments that may be passed by position, as in torch-dataloader-utils."""
-CALLS = {
-    "StructuredDataset": me.StructuredDataset.__init__,
-    "create_dataloader": me.StructuredDataset.create_dataloader,
-}
-
-
-def parameters_of(call):
-    return {name: one for name, one in inspect.signature(CALLS[call]).parameters.items() if name != "self"}
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_public_signature_has_every_option_with_its_type_and_default(call):
-    parameters = parameters_of(call)
-    options = {one.name: one for kind in (ReadOptions, TableOptions) for one in fields(kind)}
-    assert {one.name for one in fields(TableOptions)} <= set(parameters)
+def test_the_public_signature_has_options_with_their_types_and_defaults():
+    options = {one.name: one for one in fields(TableOptions)}
+    parameters = inspect.signature(me.StructuredDataset.create_dataloader).parameters
+    assert {name for name in options if name not in inspect.signature(me.read).parameters} <= {*parameters, *READ}
     for name in set(parameters) & set(options) - {"output_format"}:
         assert parameters[name].default == options[name].default
         assert parameters[name].annotation == options[name].type
-
-
-def test_options_that_doors_pass_on_are_those_of_read():
-    read, options = inspect.signature(me.read).parameters, {one.name: one for one in fields(ReadOptions)}
-    for name, kind in FileOptions.__annotations__.items():
-        assert read[name].default == options[name].default
-        assert read[name].annotation == options[name].type == kind
-
-
-@pytest.mark.parametrize("call", ["StructuredDataset", "create_dataloader"])
-def test_arguments_by_position_come_in_the_order_of_torch_dataloader_utils(call):
-    parameters = parameters_of(call)
-    assert [name for name, one in parameters.items() if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD] == IN_ORDER
 
 
 @pytest.mark.parametrize("call", [me.StructuredDataset, me.StructuredDataset.create_dataloader])
@@ -138,8 +103,6 @@ def test_an_unknown_option_is_refused(tmp_path, call):
         ("split_rows", 0, "split_rows is 0; it must be at least 1"),
         ("shuffle_seed", 1.5, "shuffle_seed must be an integer"),
         ("shuffle_buffer_size", -1, "shuffle_buffer_size is -1; it must be at least 0"),
-        ("split_strategy", object(), "No strategy is needed.*pass split_bytes or split_rows"),
-        ("rank", 0, "rank is 0 and num_ranks is None; pass both, or neither"),
     ],
 )
 def test_a_wrong_option_raises_before_anything_is_opened(option, value, error):
@@ -147,10 +110,5 @@ def test_a_wrong_option_raises_before_anything_is_opened(option, value, error):
         me.StructuredDataset("nowhere", **{option: value})
 
 
-def test_a_rank_must_be_one_of_the_ranks():
-    with pytest.raises(ValueError, match="rank is 2 of 2; it must be between 0 and 1"):
-        TableOptions(rank=2, num_ranks=2)
-
-
 def test_a_secret_is_not_in_the_repr():
-    assert "hush" not in repr(ReadOptions(storage_options={"secret": "hush"}))
+    assert "hush" not in repr(TableOptions(storage_options={"secret": "hush"}))
