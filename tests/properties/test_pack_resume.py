@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.stages import flow
-from midepoch.stages.pack import packs, stream, windows
+from midepoch.stages.pack import stream, windows
 from midepoch.testing import RankRun, assert_elastic, assert_resumes
 from surveys import without_survey
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
@@ -204,7 +204,7 @@ def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatc
 
 def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(folder, monkeypatch):
     right = flow.keys_inside
-    monkeypatch.setattr(packs, "keys_inside", lambda keys, _: right(keys, np.arange(len(keys))))
+    monkeypatch.setattr(stream, "keys_inside", lambda keys, _: right(keys, np.arange(len(keys))))
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 

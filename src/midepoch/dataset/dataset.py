@@ -76,7 +76,7 @@ from midepoch.stages.functions import Filter, Map, MapBatches
 from midepoch.stages.pack.documents import Others, Overlong, PackSpec
 from midepoch.stages.pack.stream import PackStream
 from midepoch.stages.pack.windows import PackWindows, Strategy
-from midepoch.stages.stage import Stage, with_arguments
+from midepoch.stages.stage import Stage
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
 from midepoch.values.arrow import standalone
 from midepoch.values.columns import FORMS, torch_module
@@ -643,9 +643,14 @@ class Dataset(Base[Item]):
         another ``version``, a number or text.
         """
         removed = (remove_columns,) if isinstance(remove_columns, str) else tuple(remove_columns or ())
-        adapted = with_arguments(function, input_columns, fn_kwargs)
         call = self._plan.pipeline.call(
-            "map", adapted, with_rng=with_rng, with_indices=with_indices, version=checked_version(version)
+            "map",
+            function,
+            with_rng=with_rng,
+            with_indices=with_indices,
+            input_columns=input_columns,
+            fn_kwargs=fn_kwargs,
+            version=checked_version(version),
         )
         size = _group_size(batch_size)
         if one_to_one and not batched:
@@ -702,8 +707,14 @@ class Dataset(Base[Item]):
         others are in it. ``with_indices``, ``input_columns``, ``fn_kwargs`` and ``version`` are those of :meth:`map`,
         and so are None and -1 as ``batch_size``.
         """
-        adapted = with_arguments(function, input_columns, fn_kwargs)
-        call = self._plan.pipeline.call("filter", adapted, with_indices=with_indices, version=checked_version(version))
+        call = self._plan.pipeline.call(
+            "filter",
+            function,
+            with_indices=with_indices,
+            input_columns=input_columns,
+            fn_kwargs=fn_kwargs,
+            version=checked_version(version),
+        )
         return with_stage(self, Filter(call=call, size=_group_size(batch_size) if batched else None))
 
     @overload

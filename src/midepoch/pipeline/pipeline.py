@@ -1,7 +1,7 @@
 """A pipeline: everything that decides which items there are, nothing about who reads. And its lanes in one epoch."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -208,11 +208,14 @@ class Pipeline:
         *,
         with_rng: bool = False,
         with_indices: bool = False,
+        input_columns: Sequence[str] | str | None = None,
+        fn_kwargs: Mapping[str, Any] | None = None,
         version: str | int | None = None,
     ) -> Call:
         """A user function as the next stage of this pipeline calls it."""
         if with_indices:
             self.check_row_numbers(f"{name}(with_indices=True)")
+        columns = [input_columns] if isinstance(input_columns, str) else input_columns
         return Call(
             function=function,
             stage=name,
@@ -221,6 +224,8 @@ class Pipeline:
             with_indices=with_indices,
             salt=1 + sum(stage.describe() is not None for stage in self.stages),
             version=version,
+            input_columns=None if columns is None else tuple(columns),
+            fn_kwargs={} if fn_kwargs is None else fn_kwargs,
         )
 
     def find(self, kind: type[StageKind]) -> StageKind | None:

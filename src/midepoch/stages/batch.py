@@ -50,20 +50,14 @@ class Batch(Stage):
             inputs = inputs.batched_as(self.default_form)
         if inputs.row_runs is None or self.collate is not None:
             return Flow(single_items=self._of_items(inputs), form=inputs.form, batched=True)
-        if inputs.deferred:
-            runs = self._of_columns(inputs.as_row_runs(self.size), row_items)
+        runs = self._of_columns(inputs.as_row_runs(self.size), row_items if inputs.deferred else Rows.batches)
+        if inputs.deferred or inputs.form == "python":  # the values exist already and are only sliced
             return Flow(item_runs=runs, form=inputs.form, batched=True)
-        if inputs.form == "python":
-            lists = Flow(row_runs=_as_lists(inputs.row_runs))
-            runs = self._of_columns(lists.as_row_runs(self.size))
-            # The values exist already and are only sliced, so it is faster to make many batches at a time.
-            return Flow(item_runs=(run._replace(items=list(run.items)) for run in runs), batched=True)
-        runs = self._of_columns(inputs.as_row_runs(self.size))
         single_items = chain.from_iterable(map(ItemRun.single_items, runs))
         return Flow(single_items=single_items, form=inputs.form, batched=True)
 
     def _of_columns(
-        self, runs: Iterator[RowRun], batches_of: Callable[[Rows, int], Iterable[Any]] = Rows.batches
+        self, runs: Iterator[RowRun], batches_of: Callable[[Rows, int], Iterable[Any]]
     ) -> Iterator[ItemRun]:
         """The batches of each run, each made when it is asked for."""
         for run in runs:
@@ -113,12 +107,6 @@ def sums_of(keys: I64, size: int, *, batched: bool) -> I64:
 def sum_of(keys: I64, *, batched: bool) -> int:
     """The key of one batch."""
     return int(hashes_of(keys, batched=batched).sum(dtype=np.uint64).view(np.int64))
-
-
-def _as_lists(runs: Iterator[RowRun]) -> Iterator[RowRun]:
-    """The runs as columns of Python values: each run is converted at once, and sliced into batches after that."""
-    for run in runs:  # a run without columns stays Arrow, which alone knows how many rows it has
-        yield RowRun(Rows(run.rows.columns(), "python"), run.cursors, run.keys) if run.rows.names else run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
 from midepoch.values.arrow import arrow_of
 from midepoch.values.columns import Form
-from midepoch.values.convert import as_column, to_plain
+from midepoch.values.convert import to_plain
 from midepoch.values.rows import Rows, convert_batch, convert_item
 
 
@@ -23,17 +23,31 @@ class ColumnStage(Stage):
     """A stage that changes columns. It gets rows many at a time; an item is the only one of its rows, or a batch."""
 
     __slots__ = ()
+    keeps_file_columns: ClassVar[bool] = False
+    """True if columns of the files that are there after it have the same names and values."""
 
     @abstractmethod
     def changed(self, rows: Rows, keys: I64) -> Rows:
         """The rows with other columns."""
 
-    @abstractmethod
-    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
-        """The schema that columns of the files have after it; None if nothing may look one up there by its name."""
+    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        if schema is None:
+            return None
+        nothing = Rows(pa.RecordBatch.from_pylist([], schema=schema), "arrow")
+        changed: Any = self.changed(nothing, np.empty(0, np.int64)).data
+        return changed.schema
+
+    def _file_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
+        """The columns of the files that are there after it; None if nothing may look one up there by its name."""
+        changed = self.item_schema(schema) if self.keeps_file_columns else None
+        return (
+            None
+            if schema is None or changed is None
+            else pa.schema([one for one in changed if one.name in schema.names])
+        )
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        schema = None if inputs.schema is None else self.file_schema(inputs.schema)
+        schema = self._file_schema(inputs.schema)
         if inputs.row_runs is not None:
             runs = (RowRun(self.changed(run.rows, run.keys), run.cursors, run.keys) for run in inputs.row_runs)
             return replace(inputs, row_runs=runs, schema=schema)
@@ -65,18 +79,16 @@ class Select(ColumnStage):
 
     names: tuple[str, ...]
     name = "select_columns"
+    keeps_file_columns: ClassVar[bool] = True
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
         self.check_known(self.names, rows.names)
         return rows.select(self.names)
 
-    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
-        return self.item_schema(schema)
-
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        if schema is None or not set(self.names) <= set(schema.names):
-            return None
-        return pa.schema([schema.field(name) for name in self.names])
+        # of a mixture not all columns are known
+        is_known = schema is not None and set(self.names) <= set(schema.names)
+        return ColumnStage.item_schema(self, schema) if is_known else None
 
     def describe(self) -> dict[str, Any] | None:
         return {"op": self.name, "columns": list(self.names)}
@@ -92,27 +104,15 @@ class RenameColumns(ColumnStage):
     """The method that the user called."""
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
-        return rows.renamed(self._new_names(rows.names))
-
-    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
-        return None
-
-    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        if schema is None:
-            return None
-        return pa.schema([schema.field(old).with_name(new) for old, new in self._new_names(schema.names).items()])
-
-    def _new_names(self, known: Sequence[str]) -> dict[str, str]:
-        """The new name of each column that is kept."""
         names = dict(self.names)
-        self.check_known(list(names), known)
-        kept = {name: new for name in known if (new := names.get(name, name)) is not None}
+        self.check_known(list(names), rows.names)
+        kept = {name: new for name in rows.names if (new := names.get(name, name)) is not None}
         twice = [name for name in kept.values() if list(kept.values()).count(name) > 1]
         if twice:
             raise SchemaMismatchError(
                 f"{self.name}: there would be two columns {twice[0]!r}. Remove one of them first."
             )
-        return kept
+        return rows.renamed(kept)
 
     def describe(self) -> dict[str, Any] | None:
         return {"op": self.name, "columns": [list(pair) for pair in self.names]}
@@ -127,28 +127,11 @@ class FillColumns(ColumnStage):
 
     columns: pa.Schema
     name = "fill_columns"
+    keeps_file_columns: ClassVar[bool] = True
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
         nulls = {one.name: pa.nulls(len(rows), one.type) for one in self.columns if one.name not in rows.names}
-        order = list(dict.fromkeys([*self.columns.names, *rows.names]))
-        data = rows.data
-        if isinstance(data, dict):
-            columns = {name: as_column(nulls[name], rows.form) if name in nulls else data[name] for name in order}
-            return replace(rows, data=columns)
-        schema = pa.schema(
-            [self.columns.field(name).with_nullable(True) if name in nulls else data.field(name) for name in order]
-        )
-        arrays = [nulls[name] if name in nulls else data.column(name) for name in order]
-        return replace(rows, data=pa.RecordBatch.from_arrays(arrays, schema=schema))
-
-    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
-        return schema  # columns that the files have may be looked up there
-
-    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        if schema is None:
-            return None
-        known = {**{one.name: one for one in self.columns}, **{one.name: one for one in schema}}
-        return pa.schema(list(known.values()))
+        return rows.with_columns(nulls).select(list(dict.fromkeys([*self.columns.names, *rows.names])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,28 +143,8 @@ class CastColumns(ColumnStage):
     """The method that the user called."""
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
-        types, data = self._types_of(rows.names), rows.data
-        if isinstance(data, dict):
-            cast = {name: as_column(self._cast(name, _array(data[name]), types[name]), rows.form) for name in types}
-            return replace(rows, data={**data, **cast})
-        arrays = [
-            self._cast(name, column, types[name]) if name in types else column
-            for name, column in zip(rows.names, data.columns, strict=True)
-        ]
-        return replace(rows, data=pa.RecordBatch.from_arrays(arrays, names=rows.names))
-
-    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
-        return None
-
-    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        if schema is None:
-            return None
-        types = self._types_of(schema.names)
-        return pa.schema([pa.field(one.name, types[one.name]) if one.name in types else one for one in schema])
-
-    def _types_of(self, known: list[str]) -> dict[str, pa.DataType]:
-        self.check_known([name for name, _ in self.types], known)
-        return dict(self.types)
+        self.check_known([name for name, _ in self.types], rows.names)
+        return rows.with_columns({name: self._cast(name, _array(rows.data[name]), kind) for name, kind in self.types})
 
     def _cast(self, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
         try:
@@ -215,16 +178,7 @@ class AddColumn(ColumnStage):
     def changed(self, rows: Rows, keys: I64) -> Rows:
         if self.column in rows.names:
             raise SchemaMismatchError(f"add_column: there is a column {self.column!r} already. Remove it first.")
-        values, data = self.values.take(arrow_of(keys)), rows.data
-        if isinstance(data, dict):
-            return replace(rows, data={**data, self.column: as_column(values, rows.form)})
-        return replace(rows, data=pa.RecordBatch.from_arrays([*data.columns, values], names=[*rows.names, self.column]))
-
-    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
-        return None
-
-    def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        return None if schema is None else schema.append(pa.field(self.column, self.values.type))
+        return rows.with_columns({self.column: self.values.take(arrow_of(keys))})
 
     def describe(self) -> dict[str, Any] | None:
         return {"op": self.name, "column": self.column, "values": self.digest}

@@ -180,13 +180,38 @@ class MapBatches(FunctionStage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter(FunctionStage):
+class ChoosingStage(FunctionStage):
+    """A stage whose function decides for each item whether it stays. A survey knows the decision for each row."""
+
+    checks: bool = False
+    """True if a survey has chosen the rows, so that all of them must stay."""
+
+    @property
+    def leaves_out(self) -> bool:
+        """True if items may be left out."""
+        return True
+
+    @property
+    def needs_survey(self) -> bool:  # type: ignore[override]
+        return self.leaves_out and not self.checks
+
+    def checking(self, on: bool) -> Self:
+        return replace(self, checks=on and self.leaves_out)
+
+    def count(self, inputs: int) -> int | None:
+        return None if self.needs_survey else inputs
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        make = partial(self.for_survey().flow, cursor=cursor, context=context)
+        return Kept(inputs, make, self.name, context.name) if self.needs_survey else Outputs(inputs, make)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter(ChoosingStage):
     """Keep the items for which a function is true. Each is judged alone, also by a function of many."""
 
     size: int | None = None
     """How many items a batched function gets the columns of; None for a function of one item."""
-    checks: bool = False
-    """True if a survey has chosen the rows, so that all of them must be kept."""
 
     def __post_init__(self) -> None:
         if self.size is not None:
@@ -240,20 +265,6 @@ class Filter(FunctionStage):
                 f"rows, but it returned {len(mask) if isinstance(mask, list) else mask!r}."
             )
         return np.array([bool(keep) for keep in mask], np.bool_)
-
-    @property
-    def needs_survey(self) -> bool:  # type: ignore[override]
-        return not self.checks
-
-    def checking(self, on: bool) -> Self:
-        return replace(self, checks=on)
-
-    def count(self, inputs: int) -> int | None:
-        return inputs if self.checks else None
-
-    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        make = partial(self.flow, cursor=cursor, context=context)
-        return Outputs(inputs, make) if self.checks else Kept(inputs, make, self.name, context.name)
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         return schema

@@ -9,15 +9,14 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import MidepochError, MissingExtraError, StoreError, TooManySkippedError
-from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
+from midepoch.stages.counted import rejected_row
 from midepoch.stages.flow import Context, Flow, SingleItem
-from midepoch.stages.stage import FunctionStage
+from midepoch.stages.functions import ChoosingStage
 
 log = logging.getLogger("midepoch")
 
@@ -143,7 +142,7 @@ def _summary(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkipErrors(FunctionStage):
+class SkipErrors(ChoosingStage):
     """Call a function on each item. With a ``skip_log``, items on which it fails are left out and logged."""
 
     skip_log: SkipLog | None
@@ -151,8 +150,6 @@ class SkipErrors(FunctionStage):
     """What a state remembers of the function besides its name."""
     limit: SkipLimit = field(default_factory=SkipLimit)
     """How many of the items of a lane may be left out."""
-    checks: bool = False
-    """True if a survey has chosen the rows, so that the function must not fail on any of them."""
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         outputs = self._outputs(inputs.as_single_items(), context)
@@ -193,8 +190,8 @@ class SkipErrors(FunctionStage):
         return self.skip_log is not None
 
     @property
-    def needs_survey(self) -> bool:  # type: ignore[override]
-        return self.may_skip and not self.checks
+    def leaves_out(self) -> bool:
+        return self.may_skip
 
     def why_empty(self, epoch: int, process: int | None) -> MidepochError | None:
         if self.skip_log is None or self.limit.allows_all:
@@ -207,16 +204,6 @@ class SkipErrors(FunctionStage):
 
     def for_survey(self) -> Self:
         return replace(self, limit=SkipLimit(ALL))  # what is left is counted, so nothing has to be guarded
-
-    def checking(self, on: bool) -> Self:
-        return replace(self, checks=on and self.skip_log is not None)
-
-    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        make = partial(self.for_survey().flow, cursor=cursor, context=context)
-        return Kept(inputs, make, self.name, context.name) if self.needs_survey else Outputs(inputs, make)
-
-    def count(self, inputs: int) -> int | None:
-        return None if self.needs_survey else inputs
 
     def describe(self) -> dict[str, Any] | None:
         # Only a folder is chosen by the row's number, and the folders of files are not part of a checkpoint.

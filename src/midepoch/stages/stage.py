@@ -5,7 +5,7 @@ import json
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -187,6 +187,10 @@ class Call:
     """Separates the random numbers of several functions. It counts only the stages that change rows."""
     version: str | int | None = None
     """The user changes it when the function makes other rows than before."""
+    input_columns: tuple[str, ...] | None = None
+    """The columns of the item that the function gets; None if it gets the item itself."""
+    fn_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """More arguments of the function."""
     described: dict[str, Any] = field(init=False, repr=False, compare=False)
     """What is known of the function and its arguments as they were when the stage was made: it may change them."""
 
@@ -194,34 +198,46 @@ class Call:
         if not callable(self.function):
             raise TypeError(f"{self.stage} needs a function, got {self.function!r}.")
         check_not_async(self.function, self.stage)
-        object.__setattr__(self, "described", describe_function(self.function))
+        if not isinstance(self.fn_kwargs, Mapping):
+            raise TypeError(f"fn_kwargs must be a dict, got a {type(self.fn_kwargs).__name__}.")
+        keywords = {name: describe_argument(value) for name, value in sorted(self.fn_kwargs.items())}
+        described = describe_function(self.function) | ({"fn_kwargs": keywords} if keywords else {})
+        object.__setattr__(self, "described", described)
 
     def __call__(self, item: Any, key: int, context: Context, keys: I64 | None = None) -> Any:
         """Call the function. A note on any error names the stage, the function and the row.
 
         An item that is made of several rows has their ``keys``, of which ``key`` is the first.
         """
-        more: list[Any] = []
+        arguments = [item] if self.input_columns is None else self._columns_of(item)
         if self.with_indices:
-            more.append(key if keys is None else keys.tolist())
+            arguments.append(key if keys is None else keys.tolist())
         if self.with_rng:
-            more.append(context.rng(self.salt, key))
+            arguments.append(context.rng(self.salt, key))
         begun = time.perf_counter()
         try:
-            return self.function(item, *more)
+            return self.function(*arguments, **self.fn_kwargs)
         except Exception as error:
             error.add_note(f"midepoch: in {self.stage}({name_of(self.function)}){context.name_row(self.number, key)}")
             raise
         finally:
             FUNCTIONS.seconds += time.perf_counter() - begun
 
+    def _columns_of(self, item: Any) -> list[Any]:
+        try:
+            return [item[name] for name in self.input_columns or ()]
+        except KeyError as error:
+            known = item.schema.names if isinstance(item, pa.RecordBatch) else list(item)
+            raise SchemaMismatchError(
+                f"input_columns has {error.args[0]!r}, and the item has no such column. It has: {', '.join(known)}."
+            ) from None
+
     def describe(self, **parameters: Any) -> dict[str, Any]:
         """The stage, the function's name and arguments, and the parameters that are set."""
-        columns = self.function.input_columns if isinstance(self.function, WithArguments) else None
         all_parameters = {
             "with_rng": self.with_rng,
             "with_indices": self.with_indices,
-            "input_columns": list(columns or ()),
+            "input_columns": list(self.input_columns or ()),
             **parameters,
         }
         are_set = {key: value for key, value in all_parameters.items() if value}
@@ -241,7 +257,8 @@ class FunctionStage(Stage):
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
-        return (self.call.function,)
+        function, keywords = self.call.function, self.call.fn_kwargs
+        return (partial(function, **keywords) if keywords else function,)
 
     @property
     def uses_rng(self) -> bool:
@@ -251,51 +268,10 @@ class FunctionStage(Stage):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class WithArguments:
-    """A function of an item that calls another one with some columns of the item, and with more arguments."""
-
-    function: Callable[..., Any]
-    input_columns: tuple[str, ...] | None = None
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """A checkpoint knows this function by the user's."""
-        return self.function
-
-    def __call__(self, item: Any, *more: Any) -> Any:
-        """The function's result for an item; ``more`` is what it also asked for: indices, a random generator."""
-        if self.input_columns is None:
-            return self.function(item, *more, **self.keywords)
-        try:
-            columns = [item[name] for name in self.input_columns]
-        except KeyError as error:
-            known = item.schema.names if hasattr(item, "schema") and not isinstance(item, Mapping) else list(item)
-            raise SchemaMismatchError(
-                f"input_columns has {error.args[0]!r}, and the item has no such column. It has: {', '.join(known)}."
-            ) from None
-        return self.function(*columns, *more, **self.keywords)
-
-
-def with_arguments(
-    function: Callable[..., Any], input_columns: Sequence[str] | str | None, fn_kwargs: Mapping[str, Any] | None
-) -> Callable[..., Any]:
-    """The function itself, or one that calls it with these columns and keyword arguments."""
-    if input_columns is None and not fn_kwargs:
-        return function
-    if not callable(function):
-        return function  # the stage says what is wrong
-    if not isinstance(fn_kwargs, Mapping | None):
-        raise TypeError(f"fn_kwargs must be a dict, got a {type(fn_kwargs).__name__}.")
-    names = (input_columns,) if isinstance(input_columns, str) else input_columns
-    return WithArguments(function, None if names is None else tuple(names), dict(fn_kwargs or {}))
-
-
 def check_not_async(function: Callable[..., Any], stage: str) -> None:
     """Raise if calling a user function returns something to await, and not its result."""
-    while isinstance(function, WithArguments | partial):
-        function = function.func if isinstance(function, partial) else function.function
+    while isinstance(function, partial):
+        function = function.func
     called = function, type(function).__call__  # the second for objects
     if any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in called):
         raise TypeError(
@@ -325,12 +301,7 @@ def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
             arguments = f"<arguments {_short_digest(arguments)}>"
         return {**inner, "fn": f"partial({', '.join(filter(None, [inner['fn'], arguments]))})"}
     if hasattr(function, "__wrapped__"):
-        described = describe_function(function.__wrapped__)
-        if isinstance(function, WithArguments) and function.keywords:
-            described["fn_kwargs"] = {
-                name: describe_argument(value) for name, value in sorted(function.keywords.items())
-            }
-        return described
+        return describe_function(function.__wrapped__)
     return {"fn": name_of(function)}
 
 

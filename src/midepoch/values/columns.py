@@ -76,48 +76,30 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
 
 
 def _torch_parts(column: pa.Array, size: int) -> Iterator[Any]:
-    """``to_torch`` of ``size`` rows of a column at a time."""
-    array = even_array(column)
-    if array is not None and array.ndim == 1:
-        return tensor_parts(array, size)
-    if array is not None:
-        return (without_copy(array[at : at + size].copy(), "torch") for at in range(0, len(column), size))
-    if column.type.id in TEXTS:
-        return _text_parts(column, size)
-    return (to_torch(column[at : at + size]) for at in range(0, len(column), size))
+    """``to_torch`` of ``size`` rows of a column at a time. Numbers and texts of small batches are copied together.
 
-
-def tensor_parts(array: npt.NDArray[Any], size: int) -> Iterator[Any]:
-    """Tensors of ``size`` numbers each. They are copies, of which some are made together: that is faster.
-
-    Each has a storage of its own, so ``torch.save`` writes its numbers alone.
+    Each tensor has a storage of its own, so ``torch.save`` writes its numbers alone.
     """
-    together = max(1, TOGETHER // size) * size
-    from_numpy = torch_module().from_numpy
-    for start in range(0, len(array), together):
-        copy = array[start : start + together].copy()
-        yield from (from_numpy(copy[at : at + size]) for at in range(0, len(copy), size))
-
-
-def _text_parts(column: pa.Array, size: int) -> Iterator[list[Any]]:
-    together = max(1, TOGETHER // size) * size
-    for start in range(0, len(column), together):
-        texts = column.slice(start, together).to_pylist()
-        yield from (texts[at : at + size] for at in range(0, len(texts), size))
+    array = even_array(column)
+    if array is None and column.type.id not in TEXTS:
+        return (to_torch(column[at : at + size]) for at in range(0, len(column), size))
+    is_flat = array is None or array.ndim == 1
+    together = max(1, TOGETHER // size) * size if is_flat else size
+    starts = range(0, len(column), together)
+    copies = (
+        column.slice(start, together).to_pylist() if array is None else array[start : start + together].copy()
+        for start in starts
+    )
+    parts = (copy[at : at + size] for copy in copies for at in range(0, len(copy), size))
+    return parts if array is None else map(torch_module().from_numpy, parts)
 
 
 def to_python(column: pa.Array) -> list[Any]:
     """The list that Arrow's ``to_pylist`` returns; numbers go through NumPy, which is faster."""
-    numbers = python_numbers(column)
-    values: list[Any] = column.to_pylist() if numbers is None else numbers.tolist()
-    return values
-
-
-def python_numbers(column: pa.Array) -> npt.NDArray[Any] | None:
-    """A view of a column whose numbers NumPy makes the same Python values of as Arrow; None for other columns."""
     kind = column.type
-    slow = not _is_number(kind) or pa.types.is_float16(kind) or column.null_count
-    return None if slow else numbers_of(column)
+    is_fast = _is_number(kind) and not pa.types.is_float16(kind) and not column.null_count
+    values: list[Any] = numbers_of(column).tolist() if is_fast else column.to_pylist()
+    return values
 
 
 def to_numpy(column: pa.Array) -> Any:
@@ -173,37 +155,7 @@ def even_array(column: pa.Array) -> npt.NDArray[Any] | None:
 
     Any slice of the view equals ``to_numpy`` of that slice of the column.
     """
-    if column.type.id in LISTS:
-        plain = _plain_lists(column)
-        if plain is not None:
-            return plain
     return to_numpy(column) if _is_even(column) else None
-
-
-def _plain_lists(column: pa.Array) -> npt.NDArray[Any] | None:
-    """A view of equally long lists of numbers, if the column and its numbers have no bitmap of nulls at all.
-
-    This is most columns of lists. What any other column holds is found out in a longer way.
-    """
-    values, rows = column.values, len(column)
-    dtype = DTYPES.get(values.type.id)
-    if dtype is None or column.null_count or not rows:
-        return None
-    validity, numbers = values.buffers()
-    if validity is not None or numbers is None:
-        return None
-    if column.type.id == FIXED_SIZE_LIST:
-        length = column.type.list_size
-        first = column.offset * length
-    else:
-        ends = numbers_of(column.offsets)
-        first, length = int(ends[0]), int(ends[1] - ends[0])
-        if (ends[1:] - ends[:-1] != length).any():
-            return None
-    if not length:
-        return None
-    array = np.frombuffer(numbers, dtype, rows * length, (values.offset + first) * dtype.itemsize)
-    return array.reshape(rows, length)
 
 
 def tensor_of(array: Any) -> Any:
@@ -211,11 +163,6 @@ def tensor_of(array: Any) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         return array
     return torch_module().from_numpy(array.copy())
-
-
-def without_copy(array: npt.NDArray[Any], form: Literal["numpy", "torch"]) -> Any:
-    """An array of numbers in a form. A tensor shares its memory, so nobody else may hold the array."""
-    return torch_module().from_numpy(array) if form == "torch" else array
 
 
 def object_array(values: Any) -> Any:

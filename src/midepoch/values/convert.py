@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -91,7 +90,7 @@ def holds_numbers(value: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.dtype.kind in "biuf"
     if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(inner, bool | int | float) for inner in value)
+        return bool(value) and all(issubclass(kind, bool | int | float) for kind in set(map(type, value)))
     return type(value).__module__ == "torch" and type(value).__name__ == "Tensor"
 
 
@@ -119,8 +118,8 @@ def _stack_torch(column: Any) -> Any:
     if isinstance(column, np.ndarray):
         tensor = tensor_from(column.copy()) if column.dtype.kind in "biuf" else None
         return column.tolist() if tensor is None else tensor
-    if (tensors := _tensors_of_python(list(column))) is not None:
-        return tensors
+    if type(column) is list and (tensor := _of_python(column)) is not None:
+        return tensor
     if not all(holds_numbers(value) or is_empty_list(value) for value in column):
         return list(column)
     tensors = [tensor_from(value) for value in column]
@@ -135,35 +134,15 @@ def _stack_torch(column: Any) -> Any:
     return tensors
 
 
-def _tensors_of_python(column: list[Any]) -> Any:
-    """What ``_stack_torch`` makes of Python's numbers, or of lists of them, of one type; None for other columns.
-
-    To make an array of all values at once is many times faster than to make a tensor of each.
-    """
-    if not column:
+def _of_python(numbers: list[Any]) -> Any:
+    """A tensor of Python's numbers of one type; None of anything else. NumPy makes it many times faster than torch."""
+    kinds = set(map(type, numbers))
+    array = np.array(numbers) if len(kinds) == 1 and kinds <= PYTHON_NUMBERS else np.array(None)
+    if array.dtype.kind not in "bif":  # such as integers that only an unsigned type holds
         return None
-    are_lists = type(column[0]) is list
-    if are_lists and not all(type(value) is list for value in column):
-        return None
-    values = list(chain.from_iterable(column)) if are_lists else column
-    kinds = set(map(type, values))
-    if len(kinds) != 1 or not kinds <= PYTHON_NUMBERS:
-        return None
-    array, torch = np.array(values), torch_module()
-    if array.dtype.kind not in "bif":  # integers that only an unsigned type holds, or none
-        return None
+    torch = torch_module()
     tensor = torch.from_numpy(array)
-    if array.dtype.kind == "f":
-        tensor = tensor.to(torch.get_default_dtype())
-    if not are_lists:
-        return tensor
-    lengths = list(map(len, column))
-    if len(set(lengths)) == 1:
-        return tensor.view(len(column), lengths[0])
-    if array.dtype.kind == "f":
-        return [part.clone() for part in tensor.split(lengths)]
-    starts = accumulate(lengths, initial=0)
-    return [torch.from_numpy(array[start : start + length]) for start, length in zip(starts, lengths, strict=False)]
+    return tensor.to(torch.get_default_dtype()) if array.dtype.kind == "f" else tensor
 
 
 def tensor_from(value: Any) -> Any:
@@ -174,6 +153,8 @@ def tensor_from(value: Any) -> Any:
     torch = torch_module()
     if isinstance(value, torch.Tensor):
         return value
+    if type(value) is list and (tensor := _of_python(value)) is not None:
+        return tensor
     if isinstance(value, np.ndarray) and not (value.flags.writeable and all(step >= 0 for step in value.strides)):
         value = value.copy()
     try:

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.hashing import I64
-from midepoch.errors import DataFormatError, SchemaMismatchError
+from midepoch.errors import DataFormatError
 from midepoch.values.arrow import concat_batches, take
 from midepoch.values.columns import Form, arrow_batches, arrow_columns, row_values
-from midepoch.values.convert import convert_each, convert_named, convert_value, convert_values, join_columns
+from midepoch.values.convert import as_column, convert_each, convert_named, convert_values, join_columns
 
 Locate = Callable[[int], tuple[str, int]]
 """The name of the file that holds a row, and the row's number in that file."""
@@ -118,8 +118,6 @@ class Rows:
     a row would depend on its neighbours, and those are different after a resume."""
     origin: RowOrigin | None = field(default=None, compare=False)
     """The rows of files that a record batch has, where they are known: errors name them."""
-    ragged: Callable[[str], bool] | None = field(default=None, compare=False)
-    """True of columns whose arrays differ in length from row to row. They are never stacked, even if some agree."""
 
     def __len__(self) -> int:
         if isinstance(self.data, pa.RecordBatch):
@@ -151,20 +149,24 @@ class Rows:
         return replace(self, data=columns)
 
     def select(self, names: Sequence[str]) -> "Rows":
-        """Only the columns in ``names``. Raises SchemaMismatchError if one is missing."""
-        known = self.names
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise SchemaMismatchError(f"There is no column {missing[0]!r}. There are: {', '.join(known)}.")
-        if isinstance(self.data, dict):
-            return replace(self, data={name: self.data[name] for name in names})
-        return replace(self, data=self.data.select(names))
+        """Only the columns in ``names``, which exist."""
+        return self.renamed(dict(zip(names, names, strict=True)))
 
     def renamed(self, names: Mapping[str, str]) -> "Rows":
         """Only the columns in ``names``, each under its new name."""
         if isinstance(self.data, pa.RecordBatch):
             return replace(self, data=self.data.select(list(names)).rename_columns(list(names.values())))
         return replace(self, data={new: self.data[old] for old, new in names.items()})
+
+    def with_columns(self, columns: Mapping[str, pa.Array]) -> "Rows":
+        """The rows with these columns, after or instead of those that there are."""
+        if isinstance(self.data, dict):
+            return replace(self, data=self.data | {name: as_column(columns[name], self.form) for name in columns})
+        data = self.data
+        for name, column in columns.items():
+            field, number = pa.field(name, column.type), data.schema.get_field_index(name)
+            data = data.append_column(field, column) if number < 0 else data.set_column(number, field, column)
+        return replace(self, data=data)
 
     def to(self, form: Form) -> "Rows":
         """The same rows in another form. They are converted when they are used."""
@@ -177,12 +179,7 @@ class Rows:
                 return arrow_columns(self.data, self.form)
             except UNREADABLE as error:
                 raise unreadable(self.data, self.origin, error) from None
-        if not self.unconverted:
-            return self.data
-        if self.ragged is None or self.form not in ("numpy", "torch"):
-            return _convert_columns(self.data, self.form)
-        stacked = _convert_columns({name: self.data[name] for name in self.names if not self.ragged(name)}, self.form)
-        return {name: stacked[name] if name in stacked else self.values(name) for name in self.names}
+        return _convert_columns(self.data, self.form) if self.unconverted else self.data
 
     def values(self, name: str) -> Any:
         """The values of a column one by one, each converted as if it were alone."""
@@ -191,11 +188,7 @@ class Rows:
                 return row_values(self.data.column(name), self.form)
             except UNREADABLE as error:
                 raise unreadable(self.data, self.origin, error) from None
-        if not self.unconverted:
-            return self.data[name]
-        if self.ragged is not None and self.ragged(name):
-            return [convert_value(value, self.form) for value in self.data[name]]
-        return convert_each(self.data[name], self.form)
+        return convert_each(self.data[name], self.form) if self.unconverted else self.data[name]
 
     def batches(self, size: int) -> Iterator[Any]:
         """The rows as ``columns()`` of ``size`` rows each. The last may be shorter."""

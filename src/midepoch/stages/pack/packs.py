@@ -16,16 +16,14 @@ from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
 from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
-from midepoch.stages.flow import Context, Flow, RowRun, compare_check, concat_runs, keys_inside
+from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, compare_check, concat_runs, keys_inside
 from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
 from midepoch.stages.stage import Stage
 from midepoch.values.columns import Form
 from midepoch.values.convert import join_others
-from midepoch.values.rows import Rows, convert_item
+from midepoch.values.rows import convert_item
 
 NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
-STACKED_TOKENS, MOST_STACKED = 1 << 16, 1024
-"""The most tokens, and the most packs, of a stream that are made together: they fit the CPU cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +84,17 @@ class PackStage(Stage):
     many_outputs: ClassVar[bool] = True
     needs_survey: ClassVar[bool] = True
 
+    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
+        return Flow(single_items=self.read(inputs, cursor, context), form=pack_form(inputs), ragged=self.is_ragged)
+
+    @abstractmethod
+    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
+        """The packs from the cursor on, of documents that are read in order."""
+
+    @abstractmethod
+    def is_ragged(self, name: str) -> bool:
+        """True if a column's arrays differ in length from pack to pack."""
+
     @property
     def length_column(self) -> str:
         return self.spec.column
@@ -111,26 +120,15 @@ class Planned(NamedTuple):
     """For each pack, its number among those of that input."""
 
 
-class PackPlan(NamedTuple):
-    """Packs that are planned, and the documents that they need."""
-
-    documents: I64
-    """The numbers of the documents among the inputs. They rise."""
-    lengths: I64
-    """Their lengths, as the survey says."""
-    layout: Packs
-    """The packs that are made of these documents."""
-    keys: I64
-    """The keys of the packs."""
-
-
 class PlannedPacks(Groups):
     """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
 
-    def __init__(self, inputs: CountedItems, spec: PackSpec, size: int, own_numbers: Cursor, context: Context) -> None:
+    def __init__(
+        self, inputs: CountedItems, stage: PackStage, size: int, own_numbers: Cursor, context: Context
+    ) -> None:
         super().__init__(inputs, size, own_numbers)
         self.batched, self.members = False, 1
-        self._spec, self._context, self._reader = spec, context, DocumentReader(spec, context)
+        self._stage, self._spec, self._context = stage, stage.spec, context
 
     @abstractmethod
     def _plans(self, numbers: I64) -> Iterator[Planned]:
@@ -150,49 +148,57 @@ class PlannedPacks(Groups):
         inputs, of_packs = np.unique(planned.keyed, return_inverse=True)
         return keys_inside(self._inputs.keys(inputs)[of_packs], planned.numbers)
 
-    def _planned(self, opened: Any, wanted: Wanted, first: I64) -> tuple[Flow, Iterator[tuple[PackPlan, Documents]]]:
-        """The flow of the documents that are needed, and each plan with its documents.
-
-        The inputs ``first`` are those that a check in the cursor is of. Where there are no plans, the next ones are
-        not known yet.
-        """
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
         for check in self._own_numbers[1:]:
-            compare_check(check, self._inputs.keys(first), self._spec.number, self._context)
-        begun: deque[PackPlan] = deque()
+            compare_check(check, self._inputs.keys(self._checked_inputs()), self._spec.number, self._context)
+        begun: deque[tuple[Planned, I64]] = deque()
+        flow = self._inputs.flow(opened, self._documents(wanted, begun))
+        packs = self._read(flow, begun)
+        return Flow(single_items=packs, form=pack_form(flow), ragged=self._stage.is_ragged)
 
-        def documents() -> Iterator[I64]:
-            for numbers in wanted:
-                for planned in self._plans(numbers):
-                    inputs, inside = np.unique(planned.layout.documents, return_inverse=True)
-                    layout = replace(planned.layout, documents=inside)
-                    begun.append(PackPlan(inputs, self._lengths_of(inputs), layout, self._keys_of(planned)))
-                    yield inputs
-                if not len(numbers):
-                    yield numbers
+    @abstractmethod
+    def _checked_inputs(self) -> I64:
+        """The inputs that a check in the cursor is of."""
 
-        flow = self._inputs.flow(opened, documents())
-        return flow, self._read(flow, begun)
+    def _documents(self, wanted: Wanted, begun: deque[tuple[Planned, I64]]) -> Iterator[I64]:
+        """The documents of the wanted packs. Each plan is noted with its documents, which rise.
 
-    def _read(self, flow: Flow, begun: deque[PackPlan]) -> Iterator[tuple[PackPlan, Documents]]:
-        """The plans with their documents. The flow adds plans as it asks for rows: no plan comes before a row."""
+        Where there are no plans, the next ones are not known yet.
+        """
+        for numbers in wanted:
+            for planned in self._plans(numbers):
+                documents = np.unique(planned.layout.documents)
+                begun.append((planned, documents))
+                yield documents
+            if not len(numbers):
+                yield numbers
+
+    def _read(self, flow: Flow, begun: deque[tuple[Planned, I64]]) -> Iterator[SingleItem]:
+        """The packs of the plans. The flow adds plans as it asks for rows: no plan comes before a row."""
         waiting: list[RowRun] = []
-        for run in self._reader.runs(flow, iter(lambda: len(begun[0].documents), None)):
+        reader = DocumentReader(self._spec, self._context)
+        for run in reader.runs(flow, iter(lambda: len(begun[0][1]), None)):
             waiting.append(run)
-            while begun and sum(map(len, waiting)) >= (needed := len(begun[0].documents)):
-                plan, joined = begun.popleft(), waiting[0] if len(waiting) == 1 else concat_runs(waiting)
-                documents = self._reader.read(joined.slice(0, needed))
-                self._compare_lengths(plan, documents.lengths)
-                yield plan, documents
+            while begun and sum(map(len, waiting)) >= (needed := len(begun[0][1])):
+                (planned, numbers), joined = begun.popleft(), concat_runs(waiting)
+                documents = reader.read(joined.slice(0, needed))
+                self._compare_lengths(numbers, documents.lengths)
+                layout = replace(planned.layout, documents=np.searchsorted(numbers, planned.layout.documents))
+                cursors = np.empty((len(layout), 0), np.int64)
+                yield from make_items(
+                    documents, layout, cursors, self._keys_of(planned), self._spec, pack_form(flow), self._context
+                )
                 waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
 
-    def _compare_lengths(self, plan: PackPlan, lengths: I64) -> None:
+    def _compare_lengths(self, documents: I64, lengths: I64) -> None:
         """Raise if a document does not have the length that the survey says."""
-        for number in np.flatnonzero(lengths != plan.lengths).tolist()[:1]:
+        surveyed = self._lengths_of(documents)
+        for number in np.flatnonzero(lengths != surveyed).tolist()[:1]:
             end = self._spec.eos is not None
-            row = self._inputs.trace(plan.documents[number : number + 1])
+            row = self._inputs.trace(documents[number : number + 1])
             raise SurveyMismatchError(
                 f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
-                f"{int(plan.lengths[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before "
+                f"{int(surveyed[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before "
                 "pack has changed, or does not always return the same. After a change pass another version to "
                 "survey(version=...)."
             )
@@ -207,10 +213,20 @@ def pack_form(inputs: Flow) -> Literal["numpy", "torch"]:
     return "torch" if inputs.form == "torch" else "numpy"
 
 
-def not_left_out(keys: I64, context: Context) -> npt.NDArray[np.bool_] | None:
-    """Which documents go into packs; None for all of them. The others keep their places in the layout."""
-    kept = np.array([key not in context.left_out for key in keys.tolist()], np.bool_) if context.left_out else None
-    return None if kept is None or kept.all() else kept
+def make_items(
+    documents: Documents, layout: Packs, cursors: I64, keys: I64, spec: PackSpec, form: Form, context: Context
+) -> Iterator[SingleItem]:
+    """The packs of a layout of these documents, each with its cursor and key.
+
+    Documents that are left out of an epoch under way keep their places in the layout. A pack may have no others.
+    """
+    if context.left_out:
+        kept = np.array([key not in context.left_out for key in documents.keys.tolist()], np.bool_)
+        layout = layout.keep(kept[layout.documents])
+    packs = make_packs(documents, layout, spec, form, context)
+    for pack, cursor, key in zip(packs, map(tuple, cursors.tolist()), keys.tolist(), strict=True):
+        if pack is not None:
+            yield pack, cursor, key
 
 
 def make_packs(
@@ -251,67 +267,6 @@ def _make_pack(pieces: Mapping[str, Sequence[Values]], ends: I32, spec: PackSpec
     pack["cu_seqlens"] = ends
     converted: dict[str, Any] = convert_item(pack, form) if form == "torch" else pack
     return converted
-
-
-def stack_packs(
-    documents: Documents,
-    layout: Packs,
-    cursors: I64,
-    kept: npt.NDArray[np.bool_] | None,
-    spec: PackSpec,
-    context: Context,
-) -> Iterator[RowRun]:
-    """The packs of a stream, many at a time as rows of arrays. Documents that are not ``kept`` are left out of them.
-
-    All packs are full but the last of a lane, and those of which documents are left out.
-    """
-    firsts, lasts = layout.bounds[:-1], layout.bounds[1:] - 1
-    keys = keys_inside(documents.keys[layout.documents[firsts]], layout.starts[firsts])
-    begins = documents.begins[layout.documents]
-    starts, stops = (begins + layout.starts)[firsts].tolist(), (begins + layout.stops)[lasts].tolist()
-    full = len(layout) - (stops[-1] - starts[-1] < spec.length) if kept is None else 0
-    at_once = max(1, min(MOST_STACKED, STACKED_TOKENS // spec.length))
-    for first in range(0, full, at_once):
-        some = slice(first, min(first + at_once, full))
-        columns: dict[str, Any] = {
-            name: _stacked(column, starts[some], stops[some]) for name, column in documents.columns.items()
-        }
-        here = layout.select(np.arange(some.start, some.stop))
-        columns["position_ids"], columns["document_ids"], columns["cu_seqlens"] = _ids_within_each(here, spec.length)
-        context.packs.packs += len(here)
-        context.packs.tokens += len(here) * spec.length
-        yield RowRun(Rows(columns, "numpy", ragged=is_ragged), cursors[some], keys[some])
-    rest = layout.select(np.arange(full, len(layout)))
-    rest = rest if kept is None else rest.keep(kept[rest.documents])
-    for number, pack in enumerate(make_packs(documents, rest, spec, "numpy", context), start=full):
-        if pack is not None:
-            columns = {name: [values] if is_ragged(name) else values[None] for name, values in pack.items()}
-            rows, at = Rows(columns, "numpy", ragged=is_ragged), slice(number, number + 1)
-            yield RowRun(rows, cursors[at], keys[at])
-
-
-def is_ragged(name: str) -> bool:
-    """True of the column that differs in length: packs have different numbers of documents, and as many tokens."""
-    return name == "cu_seqlens"
-
-
-def _stacked(column: Values, starts: Sequence[int], stops: Sequence[int]) -> Values:
-    """Equally long parts of a column as lines of one array in memory of its own."""
-    if stops[:-1] == starts[1:]:
-        return column[starts[0] : stops[-1]].reshape(len(starts), -1).copy()
-    return np.stack([column[start:stop] for start, stop in zip(starts, stops, strict=True)])
-
-
-def _ids_within_each(layout: Packs, length: int) -> tuple[I32, I32, list[I32]]:
-    """``ids_within`` of several full packs, one in each line, and the ``cu_seqlens`` of each."""
-    packs, pieces = len(layout), np.diff(layout.bounds)
-    sizes = layout.stops - layout.starts
-    starts = (np.cumsum(sizes) - sizes - length * layout.owners).astype(np.int32)
-    numbers = (np.arange(len(sizes)) - layout.bounds[:-1].repeat(pieces)).astype(np.int32)
-    positions = np.arange(length, dtype=np.int32) - starts.repeat(sizes).reshape(packs, length)
-    joined = np.insert(starts, layout.bounds[1:], length)
-    bounds = (layout.bounds + np.arange(packs + 1)).tolist()
-    return positions, numbers.repeat(sizes).reshape(packs, length), [joined[a:b] for a, b in pairwise(bounds)]
 
 
 def cumulative(sizes: I64) -> I32:

@@ -17,31 +17,30 @@ import numpy as np
 from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
-from midepoch.stages.counted import CHUNK, CountedItems, Wanted
+from midepoch.stages.counted import CHUNK, CountedItems
 from midepoch.stages.flow import (
     Context,
     Flow,
     Idle,
-    RowRun,
+    SingleItem,
     check_delivered,
     check_of,
     compare_check,
+    keys_inside,
     split_cursor,
 )
 from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec, join_documents
 from midepoch.stages.pack.packs import (
     NO_TOKENS,
-    PackPlan,
     Packs,
     PackStage,
     Planned,
     PlannedPacks,
     cut,
-    is_ragged,
-    not_left_out,
+    make_items,
     pack_form,
-    stack_packs,
 )
+from midepoch.values.columns import Form
 
 DOCUMENTS_AT_ONCE = 16
 """How many documents are read together, of those that come one by one: few, as each may cost a call."""
@@ -64,11 +63,14 @@ class StreamRun:
         first = int(np.searchsorted(self.ends, token, "right"))
         return StreamRun(self.documents.after(first), self.ends[first:], self.cursors[first:])
 
-    def packs(self, starts: I64, stops: I64, skips: bool, spec: PackSpec, context: Context) -> Iterator[RowRun]:
+    def packs(
+        self, starts: I64, stops: I64, skips: bool, spec: PackSpec, form: Form, context: Context
+    ) -> Iterator[SingleItem]:
         """The packs with these tokens. If earlier stages may skip, their cursors have a check."""
         layout = cut(self.documents.lengths, self.ends, starts, stops)
-        kept = not_left_out(self.documents.keys, context)
-        return stack_packs(self.documents, layout, self._cursors(layout, skips), kept, spec, context)
+        firsts = layout.bounds[:-1]
+        keys = keys_inside(self.documents.keys[layout.documents[firsts]], layout.starts[firsts])
+        yield from make_items(self.documents, layout, self._cursors(layout, skips), keys, spec, form, context)
 
     def _cursors(self, layout: Packs, skips: bool) -> I64:
         """The cursor after each pack: after a document that ends there, else inside the one that does not."""
@@ -97,24 +99,24 @@ class PackStream(PackStage):
                 "Use overlong='cut' or 'drop', or another strategy."
             )
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        return _flow(self._read(inputs, cursor, context), inputs)
+    def is_ragged(self, name: str) -> bool:
+        return name == "cu_seqlens"  # packs have different numbers of documents, and as many tokens
 
-    def _read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[RowRun]:
-        """The packs of the stream, from the cursor on."""
+    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
         waiting: list[StreamRun] = []
+        form = pack_form(inputs)
         _, start, _ = split_cursor(cursor, inputs.skips)
         for last in self._runs(inputs, cursor, context):
             waiting.append(last)
             if packs := (int(last.ends[-1]) - start) // self.spec.length:
                 run = _join(waiting)
                 starts = start + self.spec.length * np.arange(packs)
-                yield from run.packs(starts, starts + self.spec.length, inputs.skips, self.spec, context)
+                yield from run.packs(starts, starts + self.spec.length, inputs.skips, self.spec, form, context)
                 start += packs * self.spec.length
                 waiting = [run.after(start)] if run.ends[-1] > start else []
         if waiting:
             run = _join(waiting)
-            yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, self.spec, context)
+            yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, self.spec, form, context)
 
     def _runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[StreamRun]:
         """The documents that have tokens to pack, from the cursor on."""
@@ -145,14 +147,10 @@ class PackStream(PackStage):
             )
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        return PlannedStream(inputs, self.spec, CHUNK, cursor[len(inputs.cursor(0)) :], context)
+        return PlannedStream(inputs, self, CHUNK, cursor[len(inputs.cursor(0)) :], context)
 
     def describe(self) -> dict[str, Any] | None:
         return self.spec.describe() | {"strategy": "concat"}
-
-
-def _flow(packs: Iterator[RowRun], inputs: Flow) -> Flow:
-    return Flow(row_runs=packs, form="numpy", ragged=is_ragged).batched_as(pack_form(inputs))
 
 
 def _join(runs: Sequence[StreamRun]) -> StreamRun:
@@ -204,14 +202,8 @@ class PlannedStream(PlannedPacks):
             document, tokens = document + 1, 0
         return (*self._inputs.cursor(document), tokens, *[0] * (len(self._own_numbers) - 1))
 
-    def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        flow, read = self._planned(opened, wanted, np.array([0]))
-        return _flow(self._made(read), flow)
-
-    def _made(self, read: Iterator[tuple[PackPlan, Documents]]) -> Iterator[RowRun]:
-        for plan, documents in read:
-            cursors = np.zeros((len(plan.layout), 1), np.int64)
-            yield from stack_packs(documents, plan.layout, cursors, None, self._spec, self._context)
+    def _checked_inputs(self) -> I64:
+        return np.array([0])
 
     def _plans(self, numbers: I64) -> Iterator[Planned]:
         for begin in range(0, len(numbers), PACKS_AT_ONCE):

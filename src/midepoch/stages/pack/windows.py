@@ -28,8 +28,7 @@ from midepoch.stages.pack.packs import (
     PackStage,
     Planned,
     PlannedPacks,
-    make_packs,
-    not_left_out,
+    make_items,
     pack_form,
 )
 
@@ -63,12 +62,10 @@ class PackWindows(PackStage):
         """Which documents of a window, by their lengths, share a pack."""
         return pack(lengths, length=self.spec.length, strategy=self.strategy, overlong=self.spec.overlong)
 
-    def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        packs = self._read(inputs, cursor, context)
-        return Flow(single_items=packs, form=pack_form(inputs), ragged=self.spec.is_ragged)
+    def is_ragged(self, name: str) -> bool:
+        return self.spec.is_ragged(name)
 
-    def _read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
-        """The packs of windows, one window after the other."""
+    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
         idle, form, reader = Idle(inputs.passes, NO_TOKENS), pack_form(inputs), DocumentReader(self.spec, context)
         windows = single_groups(reader.windows(inputs, self.window), self.window)
         for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
@@ -76,13 +73,8 @@ class PackWindows(PackStage):
             layout = self.lay_out(documents.lengths)
             idle.note(len(layout) > 0, group.inputs.cursors[-1])
             cursors, keys = group.cursors_and_keys(len(layout))
-            numbers = np.arange(group.delivered, len(layout))
-            layout = layout.select(numbers)
-            kept = not_left_out(group.inputs.keys[layout.documents], context)
-            layout = layout if kept is None else layout.keep(kept)
-            packs = make_packs(documents, layout, self.spec, form, context)
-            of_packs = zip(packs, map(tuple, cursors[numbers].tolist()), keys[numbers].tolist(), strict=True)
-            yield from ((pack, after, key) for pack, after, key in of_packs if pack is not None)
+            left = np.arange(group.delivered, len(layout))
+            yield from make_items(documents, layout.select(left), cursors[left], keys[left], self.spec, form, context)
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         return PlannedWindows(inputs, self, cursor[len(inputs.cursor(0)) :], context)
@@ -95,7 +87,7 @@ class PlannedWindows(PlannedPacks):
     """The packs of windows of documents, counted."""
 
     def __init__(self, inputs: CountedItems, stage: PackWindows, own_numbers: Cursor, context: Context) -> None:
-        super().__init__(inputs, stage.spec, stage.window, own_numbers, context)
+        super().__init__(inputs, stage, stage.window, own_numbers, context)
         self._lay_out = stage.lay_out
         self._layouts: dict[int, Packs] = {}
         """The layouts of some windows."""
@@ -145,16 +137,10 @@ class PlannedWindows(PlannedPacks):
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
-        flow, read = self._planned(opened, wanted, self._members(0))
-        form = pack_form(flow)
-        packs = (
-            (pack, (), key)
-            for plan, documents in read
-            for pack, key in zip(
-                make_packs(documents, plan.layout, self._spec, form, self._context), plan.keys.tolist(), strict=True
-            )
-        )
-        return Flow(single_items=packs, form=form, ragged=self._spec.is_ragged)
+        return super().flow(opened, wanted)
+
+    def _checked_inputs(self) -> I64:
+        return self._members(0)
 
     def _plans(self, numbers: I64) -> Iterator[Planned]:
         """For each window of these packs, those that it has. Windows are asked for in order."""
