@@ -1,19 +1,11 @@
-"""Training with accelerate, Lightning or transformers and its integration, on a number of processes, with kills.
-
-Run as a script: it imports the frameworks once, and forks the processes of every leg of a run. Imports take longer than
-all training here.
-"""
+"""Training with accelerate, Lightning or transformers and its integration, on a number of processes, with kills."""
 
 import json
-import multiprocessing
 import os
 import signal
-import sys
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import torch
-from torch.distributed import TCPStore
 
 import midepoch as me
 from worlds import is_kept
@@ -50,8 +42,8 @@ def loader_of(folder, pipeline, ranks, rank):
 class Log:
     """What each step received, and the kill after one of them."""
 
-    def __init__(self, out, rank, kill_after):
-        self.path, self.rank, self.kill_after = out / f"rows-{rank}.jsonl", rank, kill_after
+    def __init__(self, out, leg, rank, kill_after):
+        self.path, self.rank, self.kill_after = out.parent / f"{out.name}-{leg}-{rank}.jsonl", rank, kill_after
 
     def step(self, step, epoch, batch, is_padding):
         rows = [] if is_padding else rows_of(batch)
@@ -63,8 +55,7 @@ class Log:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def transformers(folder, pipeline, ranks, rank, kill_after):
-    out = folder / pipeline
+def transformers(out, log, loader_of_rank):
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from midepoch.integrations.transformers import loader_trainer
@@ -77,7 +68,7 @@ def transformers(folder, pipeline, ranks, rank, kill_after):
         def forward(self, x):
             return {"loss": self.layer(x).square().mean()}
 
-    log, loader = Log(out, rank, kill_after), loader_of(folder, pipeline, ranks, rank)
+    loader = loader_of_rank()
 
     class Logging(loader_trainer(Trainer)):
         def training_step(self, model, inputs, *args):
@@ -88,25 +79,24 @@ def transformers(folder, pipeline, ranks, rank, kill_after):
         def on_step_begin(self, args, state, control, **_):
             log.die(state.global_step)
 
-    steps = {"max_steps": STEPS} if pipeline == "filter" else {"num_train_epochs": 2}
+    steps = {"max_steps": STEPS} if out.name == "filter" else {"num_train_epochs": 2}
     args = TrainingArguments(
         output_dir=str(out), save_steps=SAVE_EVERY, use_cpu=True, report_to=[], disable_tqdm=True, **steps
     )
     trainer = Logging(Model(), args, loader=loader, callbacks=[Kill()])
     resume = any((out).glob("checkpoint-*/trainer_state.json"))
-    if rank == 0 and resume:  # as a kill in the middle of a save leaves it
+    if log.rank == 0 and resume:  # as a kill in the middle of a save leaves it
         (out / "checkpoint-1000").mkdir(exist_ok=True)
     trainer.train(resume_from_checkpoint=resume)
 
 
-def accelerate(folder, pipeline, ranks, rank, kill_after):
-    out = folder / pipeline
+def accelerate(out, log, loader_of_rank):
     from accelerate import Accelerator
 
     from midepoch.integrations.accelerate import prepare_loader
 
     accelerator = Accelerator(cpu=True)
-    log, loader = Log(out, rank, kill_after), loader_of(folder, pipeline, ranks, rank)
+    loader = loader_of_rank()
     model = torch.nn.Linear(1, 1)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
     loader = prepare_loader(accelerator, loader)
@@ -129,15 +119,13 @@ def accelerate(folder, pipeline, ranks, rank, kill_after):
             log.die(step)
 
 
-def lightning(folder, pipeline, ranks, rank, kill_after):
-    out = folder / pipeline
+def lightning(out, log, loader_of_rank):
     import lightning as pl
     from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
     from midepoch.integrations.lightning import LoaderDataModule
 
-    log = Log(out, rank, kill_after)
-    data = LoaderDataModule(lambda ranks, rank: loader_of(folder, pipeline, ranks, rank))
+    data = LoaderDataModule(loader_of_rank)
 
     class Model(pl.LightningModule):
         def __init__(self):
@@ -157,8 +145,8 @@ def lightning(folder, pipeline, ranks, rank, kill_after):
 
     trainer = pl.Trainer(
         accelerator="cpu",
-        devices=ranks,
-        strategy="ddp" if ranks > 1 else "auto",
+        devices=int(os.environ.get("WORLD_SIZE", "1")),
+        strategy="ddp" if "WORLD_SIZE" in os.environ else "auto",
         max_steps=STEPS,
         callbacks=[ModelCheckpoint(out, every_n_train_steps=SAVE_EVERY, save_last=True), Kill()],
         logger=False,
@@ -168,44 +156,13 @@ def lightning(folder, pipeline, ranks, rank, kill_after):
     trainer.fit(Model(), datamodule=data, ckpt_path="last")
 
 
-def run_rank(framework, folder, pipeline, ranks, rank, kill_after, port):
-    torch.set_num_threads(1)
+def train(framework, folder, pipeline, leg, kill_after):
+    """One process of a leg. The last one is killed after a step."""
+    folder, rank, ranks = Path(folder), int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     (folder / pipeline).mkdir(exist_ok=True)
-    if ranks > 1:
-        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "GROUP_RANK": "0"}
-        os.environ |= {"LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "test"}
-    globals()[framework](folder, pipeline, ranks, rank, kill_after if rank == ranks - 1 else None)
+    log = Log(folder / pipeline, leg, rank, kill_after if rank == ranks - 1 else None)
 
+    def loader_of_rank(ranks=ranks, rank=rank):
+        return loader_of(folder, pipeline, ranks, rank)
 
-def run_leg(framework, folder, pipeline, ranks, kill_after):
-    """One start of all processes. If one dies, the others are killed too, as a launcher does it."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("fork")
-    arguments = (kill_after, store.port)
-    processes = [
-        context.Process(target=run_rank, args=(framework, folder, pipeline, ranks, rank, *arguments))
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    running = list(processes)
-    while running:
-        wait([process.sentinel for process in running])
-        if any(process.exitcode for process in processes):
-            for process in running:
-                process.kill()
-        running = [process for process in running if process.is_alive()]
-    return [process.exitcode for process in processes]
-
-
-if __name__ == "__main__":
-    framework, folder = sys.argv[1], Path(sys.argv[2])
-    __import__(framework)
-    for pipeline, legs in json.loads(sys.argv[3]).items():
-        dataset_of(folder, pipeline)  # builds the index and the survey once
-        for number, (ranks, kill_after) in enumerate(legs):
-            codes = run_leg(framework, folder, pipeline, ranks, kill_after)
-            (folder / f"{pipeline}-codes-{number}.json").write_text(json.dumps(codes))
-            for path in (folder / pipeline).glob("rows-*.jsonl"):
-                path.rename(folder / f"{pipeline}-{number}-{path.name}")
+    globals()[framework](folder / pipeline, log, loader_of_rank)

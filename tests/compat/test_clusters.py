@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -157,15 +156,6 @@ def test_workers_read_a_store_and_secrets_stay_in_memory(executor, tmp_path, s3_
     assert b"a-secret" not in index_bytes(tmp_path / "kept")
 
 
-def test_dask_returns_no_result_of_an_earlier_run(dask, tmp_path):
-    path = tmp_path / "text"
-    path.write_text("old")
-    earlier = run_all(jobs.read_text, [path], dask)
-    assert next(earlier) == (path, "old")
-    path.write_text("new")
-    assert list(run_all(jobs.read_text, [path], dask)) == [(path, "new")]
-
-
 @pytest.fixture(params=["default", "dask", "ray"])
 def surviving(request, monkeypatch):
     """An executor that survives the death of a worker, or None for the default; and units of a few rows."""
@@ -244,22 +234,3 @@ def test_a_ray_executor_does_not_leave_the_cluster_that_it_found(ray_cluster):
         executor.submit(jobs.square, 4)
     with pytest.raises(ValueError, match=r"connected to a Ray cluster already\. Leave the address"):
         RayExecutor("somewhere:6379")
-
-
-def test_a_cancelled_call_of_a_ray_executor_is_not_waited_for(ray_cluster, tmp_path):
-    """Whether Ray stops a call that is running is up to Ray, so these end by themselves."""
-    from midepoch.integrations.ray import RayExecutor
-
-    executor = RayExecutor()
-    futures = [executor.submit(time.sleep, 2) for _ in range(5)]
-    executor.shutdown(cancel_futures=True)
-    assert all(future.done() for future in futures)
-
-
-def test_ray_options_are_for_each_call(ray_cluster):
-    from midepoch.integrations.ray import RayExecutor
-
-    with RayExecutor(max_retries=0) as executor, pytest.raises(RuntimeError, match="WorkerCrashedError"):
-        list(run_all(jobs.kill, [1], executor))
-    with pytest.raises(ValueError, match="nonsense"):
-        RayExecutor(nonsense=1)

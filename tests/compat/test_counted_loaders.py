@@ -7,7 +7,6 @@ from itertools import chain, islice
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
@@ -118,24 +117,6 @@ def test_E1_the_state_of_one_rank_restores_other_ranks_and_workers(build, name, 
     assert got == whole
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_cut_after_every_item_and_resumed_twice(build, name):
-    dataset = build(name, lanes=3)
-    whole = list(me.Loader(dataset, collate_fn=ids_of_packs))
-    for cut in range(len(whole)):
-        first = me.Loader(build(name, lanes=3), collate_fn=ids_of_packs)
-        got = list(islice(first, cut))
-        second = me.Loader(dataset, collate_fn=ids_of_packs)
-        second.load_state_dict(through_json(first.state_dict()))
-        assert second.state_dict() == first.state_dict()
-        got += islice(second, 1)
-        third = me.Loader(dataset, collate_fn=ids_of_packs)
-        third.load_state_dict(through_json(second.state_dict()))
-        if len(got) < len(whole):
-            got += third
-        assert got == whole
-
-
 @pytest.mark.parametrize("name", ["one to one", "best_fit", "mixture"])
 def test_the_batch_size_changes_with_ranks_and_workers(build, name):
     whole = list(chain.from_iterable(me.Loader(build(name, lanes=1), batch_size=1, collate_fn=as_list)))
@@ -150,20 +131,6 @@ def test_the_batch_size_changes_with_ranks_and_workers(build, name):
     third.load_state_dict(through_json(second[2].state_dict()))
     got += third
     assert list(chain.from_iterable(got)) == whole
-
-
-def test_persistent_workers_read_epochs_that_differ_in_packs(build):
-    plain = build("best_fit")
-    epochs = [[ids_of_packs(item) for item in plain] for _ in range(3)]
-    assert len({len(epoch) for epoch in epochs}) > 1, "all epochs have as many packs: the test would prove nothing"
-    loader = me.Loader(build("best_fit"), num_workers=2, persistent_workers=True, collate_fn=ids_of_packs)
-    for number, epoch in enumerate(epochs):
-        assert loader.epoch == number
-        assert len(loader) == len(epoch)
-        assert list(loader) == epoch
-    loader.set_epoch(1)
-    assert len(loader) == len(epochs[1])
-    assert list(loader) == epochs[1]
 
 
 @pytest.mark.parametrize("even", ["auto", "drop", None])
@@ -198,15 +165,6 @@ def one_by_one(dataset, workers, kind):
     return kind(dataset, batch_size=None, num_workers=workers, collate_fn=ids_of_packs)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 4])
-def test_a_plain_dataloader_has_every_item_once_in_the_order_of_one_process(build, workers):
-    dataset = build("best_fit")
-    loader = one_by_one(build("best_fit"), workers, DataLoader)
-    for epoch in range(2):
-        loader.dataset.set_epoch(epoch)
-        assert list(loader) == [ids_of_packs(item) for item in dataset]
-
-
 @pytest.mark.parametrize("name", ["one to one", "best_fit", "mixture"])
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_a_stateful_dataloader_resumes_and_so_do_other_workers(build, workers, name):
@@ -228,18 +186,6 @@ def test_a_stateful_dataloader_resumes_and_so_do_other_workers(build, workers, n
     dataset.load_state_dict(complete)
     third = one_by_one(dataset, 1 if workers == 2 else 2, StatefulDataLoader)
     assert got + list(third) == whole
-
-
-def test_the_next_epoch_after_a_stateful_dataloaders_state(build):
-    dataset = build("best_fit")
-    epochs = [list(map(ids_of_packs, dataset)) for _ in range(2)]
-    first = one_by_one(build("best_fit"), 2, StatefulDataLoader)
-    got = list(islice(iter(first), 5))
-    second = one_by_one(build("best_fit"), 2, StatefulDataLoader)
-    second.load_state_dict(first.state_dict())
-    assert got + list(second) == epochs[0]
-    second.dataset.set_epoch(1)
-    assert list(second) == epochs[1]
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -275,39 +221,6 @@ def test_merged_states_of_ranks_that_did_not_count_are_counted(build, name):
         rests.append(list(map(ids_of_packs, dataset)))
     assert rests[0] == rests[1]
     assert sorted(got + rests[0]) == sorted(whole)
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-def test_ranks_that_did_not_count_continue_without_counting(build, name):
-    """Each loads its own state into a counted pipeline. They stay exact, also in the next epoch, and are not padded."""
-    dataset = build(name, survey=False)
-    epochs = [list(map(ids_of_packs, dataset)) for _ in range(2)]
-    first = loaders(build(name, survey=False), 2, 0)
-    got = [list(islice(loader, steps)) for loader, steps in zip(first, (5, 8), strict=True)]
-    second = loaders(build(name), 2, 0, even="auto")
-    second_epoch = []
-    states = []
-    for own, before, loader in zip(got, first, second, strict=True):
-        loader.load_state_dict(through_json(before.state_dict()))
-        own += loader
-        assert not loader.is_padding
-        second_epoch += islice(loader, 6)
-        states.append(through_json(loader.state_dict()))
-    assert sorted(chain.from_iterable(got)) == sorted(epochs[0])
-    merged = build(name)
-    merged.load_state_dict(me.merge_states(states))
-    assert sorted(second_epoch + list(map(ids_of_packs, merged))) == sorted(epochs[1])
-
-
-def test_a_state_of_whole_files_is_finished_by_ranks_that_count(build):
-    dataset = build("best_fit")
-    whole = list(map(ids_of_packs, dataset.shard(1, 0, mode="file")))
-    first = me.Loader(dataset.shard(1, 0, mode="file"), collate_fn=ids_of_packs)
-    got = list(islice(first, 7))
-    for loader in loaders(dataset, 2, 0, even="auto"):
-        loader.load_state_dict(through_json(first.state_dict()))
-        got += loader
-    assert sorted(got) == sorted(whole)
 
 
 @pytest.mark.parametrize("strategy", ["best_fit", "first_fit", "balanced"])
@@ -379,20 +292,3 @@ def test_an_endless_mixture_goes_on_over_ranks_and_with_repeat(folder, surveys, 
     second = me.Loader(build().lanes(2).repeat(), num_workers=2, collate_fn=ids_of_packs)
     second.load_state_dict(through_json(first[1].state_dict()))
     assert got + list(islice(second, 200)) == whole
-
-
-@pytest.mark.parametrize("stop", ["first", "all"])
-def test_mixtures_of_mixtures_of_packs(folder, surveys, stop):
-    def build():
-        packs, stream = pipelines("best_fit", folder), pipelines("concat", folder)
-        inner = me.mix([packs, stream], [1, 2], stop="all")
-        return me.mix([inner, pipelines("first_fit", folder)], [3, 2], stop=stop).lanes(3)
-
-    whole = list(map(ids_of_packs, build()))
-    surveyed = build().survey(folder=surveys)
-    assert len(surveyed) == len(whole)
-    first = loaders(surveyed, 2, 0)
-    got = in_order([list(islice(loader, 11)) for loader in first])
-    second = me.Loader(surveyed, num_workers=2, collate_fn=ids_of_packs)
-    second.load_state_dict(through_json(first[1].state_dict()))
-    assert got + list(second) == whole

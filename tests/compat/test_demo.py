@@ -94,21 +94,8 @@ def the_resume_starts_over(logs):
     logs[1] = [line for line in logs[0] if line[1]["step"] < 4]
 
 
-def two_steps_are_exchanged(logs):
-    one, other = line_of(logs, 1, 6), line_of(logs, 1, 7)
-    one["rows"], other["rows"] = other["rows"], one["rows"]
-
-
-def a_step_is_missing(logs):
-    logs[2] = [line for line in logs[2] if line[1]["step"] != 9]
-
-
 def the_loss_differs(logs):
     line_of(logs, 2, 9)["loss"] += 0.1
-
-
-def the_loss_is_no_number(logs):
-    line_of(logs, 2, 9)["loss"] = float("nan")
 
 
 def nothing_was_logged(logs):
@@ -121,10 +108,7 @@ TAMPERED = {
     a_row_is_not_in_the_corpus: "1 rows that are not in the corpus",
     the_resume_is_one_row_late: "1 rows lost",
     the_resume_starts_over: "steps have other rows than without the kills",
-    two_steps_are_exchanged: "2 steps have other rows than without the kills, first step 6",
-    a_step_is_missing: "1 steps have other rows than without the kills, first step 9",
     the_loss_differs: "the loss of a step differs by 0.005",
-    the_loss_is_no_number: "the loss of a step differs by nan",
     nothing_was_logged: "60 rows lost",
 }
 

@@ -81,18 +81,6 @@ def test_each_parameter_is_described(name):
     assert not found, f"the docstring of {name} does not describe {', '.join(found)}"
 
 
-def test_all_kinds_of_callables_are_looked_at():
-    names = {name: parameters for name, (parameters, _) in CALLABLES.items()}
-    assert names["read"][:2] == ["source", "format"]
-    assert names["Loader"][:2] == ["dataset", "batch_size"]
-    assert names["MissingExtraError"] == ["package", "extra", "purpose"]
-    assert names["StructuredDataset.create_dataloader"][:2] == ["path", "format"]
-    assert names["IcebergDataset.shuffle"][:2] == ["seed", "level"]
-    assert names["distributed.Complete.load_state_dict"] == ["state_dict"]
-    assert names["integrations.ray.RayExecutor.submit"] == ["fn", "args", "kwargs"]
-    assert names["integrations.megatron_bridge.LoaderProvider"][0] == "make_loader"
-
-
 def test_a_parameter_that_is_only_part_of_a_word_is_missing():
     doc = 'The seed of ``seeds``, ``level="row"`` and ``window(8)``, with ``n`` rows.'
     assert missing(["seed", "level", "window", "n", "rows"], doc) == ["seed", "window", "rows"]

@@ -9,7 +9,7 @@ import pickle
 import re
 import signal
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 
 import pytest
 import torch
@@ -53,17 +53,6 @@ def build(folder):
 
 def through_json(state):
     return json.loads(json.dumps(state))
-
-
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-@pytest.mark.parametrize("pipeline", PIPELINES)
-def test_the_order_is_that_of_one_process(build, pipeline, workers):
-    whole = list(build(pipeline))
-    loader = me.Loader(build(pipeline), **workers)
-    assert plain(list(loader)) == whole
-    second = build(pipeline)
-    second.set_epoch(1)
-    assert plain(list(loader)) == list(second)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -125,12 +114,6 @@ def test_E5_a_peek_inside_the_training_loop_changes_no_checkpoint(build, workers
     assert loader.epoch == 1
 
 
-@pytest.mark.parametrize("workers", WORKERS, ids=str)
-def test_E5_a_validation_loader_that_is_left_starts_at_the_same_row_each_time(folder, workers):
-    loader = me.Loader(me.read(folder).lanes(2), batch_size=5, **workers)
-    assert len({tuple(ids(islice(loader, 2))) for _ in range(3)}) == 1
-
-
 def test_E5_two_loaders_of_one_dataset_do_not_share_a_position(build):
     dataset, whole = build("rows"), ids(build("rows"))
     first, second = me.Loader(dataset, num_workers=1), me.Loader(dataset)
@@ -189,35 +172,6 @@ def test_a_state_may_be_loaded_at_any_time_and_older_iterators_say_so(build):
     assert ids(loader)[:1] == whole
 
 
-def test_a_state_of_the_last_batch_ends_its_epoch_and_the_next_follows(build):
-    for pipeline in PIPELINES:
-        first = me.Loader(build(pipeline), num_workers=2)
-        whole = list(build(pipeline))
-        iterator = iter(first)
-        for _ in whole:
-            next(iterator)
-        state = through_json(first.state_dict())
-        del iterator
-        resumed = me.Loader(build(pipeline), num_workers=3)
-        resumed.load_state_dict(state)
-        second = build(pipeline)
-        second.set_epoch(1)
-        assert list(resumed) == []
-        assert plain(list(resumed)) == list(second)
-
-
-def test_set_epoch_with_the_restored_epoch_does_not_undo_the_resume(build):
-    first = me.Loader(build("rows"), num_workers=2)
-    list(first)
-    got = ids(islice(first, 11))
-    resumed = me.Loader(build("rows"))
-    resumed.load_state_dict(first.state_dict())
-    resumed.set_epoch(1)
-    whole = build("rows")
-    whole.set_epoch(1)
-    assert got + ids(resumed) == ids(whole)
-
-
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_start_methods(build, method):
     loader = me.Loader(build("filtered"), num_workers=2, multiprocessing_context=method, persistent_workers=True)
@@ -249,31 +203,6 @@ def test_batch_size_is_a_batch_of_columns_or_the_collate_function_of_items(build
     assert list(me.Loader(build("rows"), collate_fn=lambda row: row["id"])) == ids(build("rows"))
 
 
-def test_batches_have_tensors_unless_a_format_was_chosen(build):
-    for workers in (0, 1):
-        batch = next(iter(me.Loader(build("rows"), batch_size=3, num_workers=workers)))
-        assert isinstance(batch["id"], torch.Tensor)
-        assert isinstance(batch["text"], list)
-        batch = next(iter(me.Loader(build("rows").with_format("python"), batch_size=3, num_workers=workers)))
-        assert all(isinstance(column, list) for column in batch.values())
-
-
-def test_the_batch_size_may_change_at_the_resume(build):
-    first = me.Loader(build("rows"), batch_size=3, num_workers=2)
-    got = ids(islice(first, 8))
-    second = me.Loader(build("rows"), batch_size=5, num_workers=3)
-    second.load_state_dict(first.state_dict())
-    assert sorted(got + ids(second)) == list(range(60))
-
-
-def test_lengths(build):
-    assert len(me.Loader(build("rows"))) == 60
-    assert len(me.Loader(build("rows"), batch_size=7)) == 12
-    assert len(me.Loader(build("rows").repeat(2), batch_size=7)) == 24
-    with pytest.raises(TypeError, match="only known by reading"):
-        len(me.Loader(build("filtered")))
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("lanes", [1, 4, 5])
 def test_even_gives_every_rank_the_same_number_of_batches(build, ranks, lanes):
@@ -288,24 +217,6 @@ def test_even_gives_every_rank_the_same_number_of_batches(build, ranks, lanes):
         delivered = [item for part in parts for item in part]
         for item in whole if even == "pad" else delivered:
             assert item in (delivered if even == "pad" else whole)
-
-
-@pytest.mark.parametrize("even", ["pad", "drop"])
-def test_even_ranks_resume_from_any_ones_state_at_every_step(build, even):
-    def loaders(state=None):
-        made = [me.Loader(build("rows", 5).shard(3, rank), batch_size=7, even=even) for rank in range(3)]
-        for loader in made:
-            if state is not None:
-                loader.load_state_dict(through_json(state))
-        return made
-
-    whole = [list(loader) for loader in loaders()]
-    for cut in range(1, len(whole[0])):
-        for rank in range(3):
-            first = loaders()
-            got = [list(islice(loader, cut)) for loader in first]
-            rest = [list(loader) for loader in loaders(first[rank].state_dict())]
-            assert plain([one + other for one, other in zip(got, rest, strict=True)]) == plain(whole)
 
 
 def test_E6_ranks_are_even_by_default_and_padding_is_marked(build):
@@ -344,52 +255,6 @@ def test_E6_a_rank_that_only_pads_says_so_and_keeps_step(build):
     assert steps == 1
 
 
-def test_E6_waiting_for_other_ranks_ends_with_a_state_an_epoch_or_a_loop(build):
-    loader = me.Loader(build("filtered"), even=None)
-    state = loader.state_dict()
-    for end in (lambda: loader.load_state_dict(state), lambda: loader.set_epoch(3), lambda: next(iter(loader))):
-        batches = iter(loader)
-        list(batches)
-        loader.position.waits_for_ranks = True
-        assert loader.is_padding
-        waiting = loader.state_dict()
-        end()
-        assert not loader.is_padding
-        assert loader.state_dict() != waiting
-
-
-def test_E4_ranks_an_epoch_apart_merge_and_resume_on_others(build):
-    """Two ranks of two workers: one has finished its epoch and is in the next. Then three ranks, and one process."""
-
-    def loaders(ranks, workers, state=None):
-        made = []
-        for rank in range(ranks):
-            loader = me.Loader(build("filtered").shard(ranks, rank), batch_size=2, num_workers=workers, even=None)
-            if state is not None:
-                loader.load_state_dict(through_json(state))
-            made.append(loader)
-        return made
-
-    got = [[], [], []]
-    ahead, behind = loaders(2, 2)
-    got[0] += ids(ahead)
-    got[1] += ids(islice(ahead, 3))
-    got[0] += ids(islice(behind, 2))
-    merged = me.merge_states([ahead.state_dict(), behind.state_dict()])
-    three = loaders(3, 1, merged)
-    for loader, batches in zip(three, (1, 99, 0), strict=True):
-        if loader.epoch == 0:
-            got[0] += ids(islice(loader, batches))
-    merged = me.merge_states([loader.state_dict() for loader in three])
-    (alone,) = loaders(1, 0, merged)
-    while alone.epoch < 3:
-        got[alone.epoch] += ids(alone)
-    for epoch, numbers in enumerate(got):
-        whole = build("filtered")
-        whole.set_epoch(epoch)
-        assert sorted(numbers) == sorted(ids(whole))
-
-
 def test_E6_a_padded_batch_is_in_no_state(build):
     def loader(rank):
         return me.Loader(build("rows", 1).take(9).shard(2, rank), batch_size=3)
@@ -402,11 +267,6 @@ def test_E6_a_padded_batch_is_in_no_state(build):
     following = loader(1)
     following.set_epoch(1)
     assert [plain(list(resumed)), plain(list(resumed))] == [[], plain(list(following))]
-
-
-def test_even_needs_a_known_number_of_items(build):
-    with pytest.raises(ValueError, match=r"is known; .*How many items filter yields"):
-        me.Loader(build("filtered"), even="pad")
 
 
 @pytest.mark.parametrize(
@@ -501,22 +361,6 @@ def test_empty_data_and_more_workers_than_rows(build):
     assert sorted(ids(me.Loader(build("rows").take(3), num_workers=4))) == sorted(ids(build("rows").take(3)))
 
 
-def test_many_epochs_with_persistent_workers_stay_complete(build):
-    loader = me.Loader(build("late"), num_workers=2, persistent_workers=True)
-    epochs = [ids(loader) for _ in range(4)]
-    assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
-    assert len({tuple(epoch) for epoch in epochs}) == 4
-
-
-def test_repeat_runs_on_through_workers(build):
-    whole = ids(build("filtered").repeat(3))
-    loader = me.Loader(build("filtered").repeat(3), num_workers=2)
-    got = ids(islice(loader, 50))
-    resumed = me.Loader(build("filtered").repeat(3), num_workers=3)
-    resumed.load_state_dict(through_json(loader.state_dict()))
-    assert got + ids(resumed) == whole
-
-
 def test_each_batch_can_come_with_the_state_after_it(build):
     whole = ids(build("filtered"))
     ahead = list(islice(me.Loader(build("filtered"), num_workers=2).with_states(), 12))
@@ -534,56 +378,6 @@ def test_repeat_over_uneven_ranks_is_refused_without_even(build):
         assert me.merge_states([loader.state_dict() for loader in loaders]) == loaders[0].state_dict()
 
 
-def test_a_loader_is_true_even_if_its_length_is_unknown(build):
-    assert me.Loader(build("filtered"))
-    assert build("filtered")
-
-
-def test_ranks_that_leave_their_loops_at_one_step_go_on_in_step(folder):
-    """Lanes of whole files run out at different turns, which ranks pass over."""
-
-    def loader(rank, workers=0):
-        return me.Loader(me.read(folder).lanes(3).shard(2, rank, "file"), num_workers=workers)
-
-    whole = [ids(loader(rank)) for rank in range(2)]
-    assert sorted(whole[0] + whole[1]) == list(range(60))
-    for cut in range(1, len(whole[0]) - 2, 4):
-        for workers in (0, 2):
-            ranks = [loader(rank, workers) for rank in range(2)]
-            got = [ids(islice(rank, cut)) for rank in ranks]
-            got += [ids(islice(go_on(rank), 1)) for rank in ranks]
-            got += [ids(go_on(rank)) for rank in ranks]
-            assert sorted(chain.from_iterable(got)) == list(range(60))
-
-
-def test_repeat_goes_on_after_a_resume_at_the_end_of_an_epoch(folder):
-    def filtered():
-        return me.read(folder).shuffle(1).take(9).filter(is_kept).lanes(2).repeat().shard(2, 0)
-
-    whole = ids(islice(filtered(), 30))
-    for cut in range(1, 12):
-        first = filtered()
-        got = ids(islice(first, cut))
-        resumed = filtered()
-        resumed.load_state_dict(through_json(first.state_dict()))
-        assert got + ids(islice(resumed, 30 - cut)) == whole
-
-
-@pytest.mark.parametrize("passes", [1, None])
-def test_a_dropped_rest_is_no_epoch_of_its_own(build, passes):
-    def loader():
-        return me.Loader(build("rows", 4).take(6).repeat(passes).shard(4, 0), batch_size=1, even="drop")
-
-    first = loader()
-    assert len(list(islice(first, 1))) == 1
-    resumed = loader()
-    resumed.load_state_dict(through_json(first.state_dict()))
-    if passes == 1:
-        assert list(resumed) == []
-    assert len(list(islice(resumed, 1))) == 1
-    assert resumed.epoch == 1
-
-
 def test_a_dataset_that_nobody_sharded_is_warned_of_under_a_launcher(build, monkeypatch, caplog):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -596,26 +390,6 @@ def test_a_dataset_that_nobody_sharded_is_warned_of_under_a_launcher(build, monk
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "2 ranks were launched, and this Loader's dataset is not sharded"
     ]
-
-
-def test_an_epoch_must_be_an_integer(build):
-    with pytest.raises(TypeError, match=r"epoch must be an integer, got -1\.5"):
-        me.Loader(build("rows")).set_epoch(-1.5)
-
-
-@pytest.mark.parametrize("even", [None, "pad", "drop"])
-def test_a_loop_left_after_its_last_batch_has_nothing_left_and_the_next_epoch_follows(build, even):
-    def loader():
-        return me.Loader(build("rows").shard(2, 0), batch_size=5, even=even)
-
-    both = loader()
-    epochs = [ids(both), ids(both)]
-    left = loader()
-    assert ids(islice(left, len(left))) == epochs[0]
-    assert left.epoch == 0
-    assert ids(go_on(left)) == []
-    assert left.epoch == 1
-    assert ids(left) == epochs[1]
 
 
 def test_a_loader_can_be_closed_and_used_again(folder):

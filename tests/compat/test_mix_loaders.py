@@ -54,12 +54,6 @@ def test_a_loader_resumes_with_other_workers_wherever_it_was_cut(build, kind):
         assert got + ids(second) == whole
 
 
-def test_a_loader_of_batches_and_the_next_epoch(build):
-    loader = me.Loader(build(), batch_size=4, num_workers=2)
-    plain = build().batch(4)
-    assert [ids(loader), ids(loader)] == [ids(plain), ids(plain)]
-
-
 def test_a_loader_resumes_with_another_mixture(build):
     first = me.Loader(build(), num_workers=2)
     got = ids(islice(first, 17))
@@ -72,24 +66,6 @@ def test_a_loader_resumes_with_another_mixture(build):
     for number in (0, 1):
         part = [row for row in got if row // 1000 == number]
         assert sorted(part) == list(range(1000 * number, 1000 * number + SIZES[number]))
-
-
-def test_an_endless_mixture_in_a_loader(build):
-    whole = ids(islice(build(stop="never"), 150))
-    first = me.Loader(build(stop="never"), num_workers=2)
-    got = ids(islice(first, 90))
-    second = me.Loader(build(stop="never"), num_workers=3)
-    second.load_state_dict(through_json(first.state_dict()))
-    assert got + ids(islice(second, 60)) == whole
-
-
-def test_spawned_workers(build):
-    whole = ids(build("filtered"))
-    first = me.Loader(build("filtered"), num_workers=2, multiprocessing_context="spawn")
-    got = ids(islice(first, 23))
-    second = me.Loader(build("filtered"), num_workers=1, multiprocessing_context="spawn")
-    second.load_state_dict(through_json(first.state_dict()))
-    assert got + ids(second) == whole
 
 
 def stateful(dataset):

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multimodal.py"
-SAVE_EVERY = 4
 
 
 def start(folder, workers, kill_after=None):

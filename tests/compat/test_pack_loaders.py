@@ -98,24 +98,3 @@ def test_C4_stateful_dataloader_with_two_workers(build):
         second = stateful()
         second.load_state_dict(torch.load(file, weights_only=True))
         assert same(got + list(second), whole)
-
-
-def test_C5_stateful_dataloaders_checkpoint_resumes_with_three_workers(build):
-    first = StatefulDataLoader(build(lanes=None), num_workers=2, batch_size=None, collate_fn=one_item)
-    whole = list(build(lanes=2))
-    got = list(islice(iter(first), 9))
-    loader = me.Loader(build(lanes=None), num_workers=3)
-    loader.load_state_dict(me.from_stateful_dataloader(first.state_dict()))
-    assert same(got + list(loader), whole)
-
-
-def test_C5_two_ranks_resume_as_three(build):
-    whole = list(build())
-    ranks = [me.Loader(build().shard(2, rank), num_workers=1) for rank in range(2)]
-    got = [pack for rank in ranks for pack in islice(rank, 6)]
-    state = me.merge_states([through_json(rank.state_dict()) for rank in ranks])
-    for rank in range(3):
-        resumed = me.Loader(build().shard(3, rank))
-        resumed.load_state_dict(state)
-        got += list(resumed)
-    assert sorted(pack["input_ids"].tobytes() for pack in got) == sorted(pack["input_ids"].tobytes() for pack in whole)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,13 +61,6 @@ def test_set_epoch_reaches_the_workers(folder, persistent, method):
         epochs.append([number for item in loader for number in item])
     assert all(sorted(epoch) == list(range(60)) for epoch in epochs)
     assert epochs[0] == epochs[2] == epochs[3] != epochs[1]
-
-
-def test_a_loop_that_was_left_skips_nothing(folder):
-    dataset = me.read(folder)
-    loader = DataLoader(dataset, num_workers=2, batch_size=None, collate_fn=list_ids, persistent_workers=True)
-    next(iter(loader))
-    assert sorted(number for item in loader for number in item) == list(range(60))
 
 
 REPEATED = "read epoch 0 of a shuffled dataset to its end, and now read it again"
@@ -161,21 +153,6 @@ def test_a_resumed_epoch_is_not_warned_of(folder, repeats):
     assert repeats() == 1, "without set_epoch the rest of the epoch is read again"
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("epochs", [2, None])
-def test_a_loop_of_several_epochs_starts_again_at_the_first(folder, epochs, persistent):
-    """Workers read ahead, so when a loop is left some are an epoch ahead of others."""
-    dataset = me.read(folder).shuffle(1).repeat(epochs)
-    options = {"persistent_workers": persistent, "prefetch_factor": 8}
-    loader = DataLoader(dataset, num_workers=2, batch_size=None, collate_fn=list_ids, **options)
-    first = [number for item in islice(loader, 120) for number in item]
-    assert [sorted(first[:60]), sorted(first[60:])] == [list(range(60))] * 2
-    if epochs is not None:
-        assert [number for item in loader for number in item] == first
-    for items in (55, 61, 120):
-        assert [number for item in islice(loader, items) for number in item] == first[:items]
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_an_unknown_state_is_refused(folder, method):
     dataset = me.read(folder)
@@ -197,16 +174,6 @@ def test_a_state_that_cannot_reach_running_workers_is_refused(folder):
     dataset.load_state_dict(state)
     with pytest.raises(me.CheckpointMismatchError, match="cannot reach them"):
         next(iter(loader))
-
-
-def test_without_workers_the_state_is_that_of_the_loop(folder):
-    dataset = me.read(folder)
-    loader = DataLoader(dataset, batch_size=4, collate_fn=lambda rows: [row["id"] for row in rows])
-    iterator = iter(loader)
-    got = next(iterator) + next(iterator)
-    resumed = me.read(folder)
-    resumed.load_state_dict(dataset.state_dict())
-    assert got + ids(resumed) == list(range(60))
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")

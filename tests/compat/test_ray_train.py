@@ -1,15 +1,12 @@
 """Ray Train on a real local cluster: a worker is killed, and the run is resumed on another number of workers."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import midepoch as me
+import ranks
 from worlds import ids, write_files
-
-ROOT = Path(__file__).parents[2]
 
 
 def steps_of(folder, number):
@@ -20,11 +17,9 @@ def steps_of(folder, number):
 
 def test_a_killed_run_resumes_on_another_number_of_workers(tmp_path):
     data = write_files(tmp_path / "data", [25, 17], ["stream"])
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
     with (tmp_path / "output.txt").open("w") as output:  # processes of Ray may outlive the script and keep a pipe open
-        command = [sys.executable, str(ROOT / "tests" / "ray_steps.py"), str(tmp_path)]
-        code = subprocess.run(command, env=environment, stdout=output, stderr=output, check=False).returncode
+        command = [sys.executable, str(ranks.TESTS / "ray_steps.py"), str(tmp_path)]
+        code = subprocess.run(command, env=ranks.environment(), stdout=output, stderr=output, check=False).returncode
     assert code == 0, (tmp_path / "output.txt").read_text()[-5000:]
     assert (tmp_path / "ended-0.txt").read_text() != "whole"
     assert (tmp_path / "ended-1.txt").read_text() == "whole"

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from itertools import chain, islice
-from threading import Event
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +20,8 @@ import s3
 from midepoch.storage.named_files import NamedFiles
 from midepoch.storage.objects import LEAST_BYTES
 from midepoch.storage.retry import RetryPolicy
-from midepoch.testing import assert_resumes
 from objects import find
-from worlds import FORMATS, TEXTS, ids, plus_one, write_files
+from worlds import FORMATS, TEXTS, ids, write_files
 
 NOISE = 20_000
 
@@ -62,20 +60,6 @@ def test_all_formats_read_like_local_files(tmp_path, s3_port, proxy, kinds):
     assert list(me.read(url, storage_options=proxy.options).shuffle(3)) == list(me.read(folder).shuffle(3))
 
 
-@pytest.mark.parametrize("make", [pa.ipc.new_stream, pa.ipc.new_file])
-def test_arrow_with_dictionaries(tmp_path, s3_port, proxy, make):
-    schema = pa.schema([("id", pa.int64()), ("word", pa.dictionary(pa.int32(), pa.string()))])
-    words = pa.array(["a", "b", "c"])
-    sink = io.BytesIO()
-    with make(sink, schema) as writer:
-        for number in range(5):
-            coded = pa.DictionaryArray.from_arrays(pa.array([number % 3] * 4, pa.int32()), words)
-            writer.write(pa.record_batch([pa.array(range(number * 4, number * 4 + 4)), coded], schema=schema))
-    s3.put_all(s3_port, "coded", {"a.arrow": sink.getvalue()})
-    rows = list(me.read("s3://coded/a.arrow", storage_options=proxy.options))
-    assert [(row["id"], row["word"]) for row in rows] == [(n, "abc"[n // 4 % 3]) for n in range(20)]
-
-
 def test_remote_arrow_reads_one_record_batch(s3_port, proxy):
     s3.put_all(s3_port, "ranges", {"a.arrow": wide_batches(0, 5000)})
     dataset = me.read("s3://ranges/a.arrow", storage_options=proxy.options, read_ahead=0)
@@ -96,58 +80,6 @@ def wide_batches(first, last):
     return sink.getvalue()
 
 
-@pytest.fixture(scope="session")
-def wide(s3_port):
-    """Two objects of two record batches of 5 MB each."""
-    s3.put_all(s3_port, "batches", {f"d/p-{n}.arrow": wide_batches(n * 2500, n * 2500 + 2500) for n in range(2)})
-    return "s3://batches/d"
-
-
-def test_record_batches_in_order_are_fetched_whole(wide, proxy):
-    dataset = me.read(wide, storage_options=proxy.options)
-    proxy.reset()
-    assert ids(dataset) == list(range(5000))
-    assert len(proxy.reads()) <= 2 * 4  # the schema, the end of the file, two record batches
-
-
-def test_the_cache_keeps_record_batches(wide, proxy, tmp_path):
-    def opened():
-        return me.read(wide, storage_options=proxy.options, cache_dir=tmp_path / "cache").shuffle(3, window=1000)
-
-    dataset = opened()
-    first = list(dataset)
-    proxy.reset()
-    second = list(dataset)
-    assert not proxy.requests
-    assert sorted(ids(second)) == list(range(5000))
-    assert {row["id"]: row["noise"] for row in first} == {row["id"]: row["noise"] for row in second}
-    assert list(opened()) == first
-    assert (
-        list(me.read(wide, storage_options=proxy.options, cache_dir=tmp_path / "cache"))[:20]
-        == sorted(first, key=lambda row: row["id"])[:20]
-    )
-
-
-def test_a_shuffle_of_record_batches_resumes_on_other_readers(wide, proxy):
-    def opened(rank=0, ranks=1):
-        dataset = me.read(wide, storage_options=proxy.options, columns=["id"]).shuffle(7, window=1000)
-        return me.Loader(dataset.lanes(2).shard(num_shards=ranks, index=rank), batch_size=100)
-
-    expected = ids(opened())
-    loader = opened()
-    running = iter(loader)
-    seen = ids([next(running) for _ in range(30)])
-    state = loader.state_dict()
-    parts = []
-    for rank in range(2):
-        loader = opened(rank, 2)
-        loader.load_state_dict(state)
-        parts.append([ids([batch]) for batch in loader])
-    seen += chain.from_iterable(chain.from_iterable(zip(*parts, strict=True)))
-    assert sorted(expected) == list(range(5000))
-    assert seen == expected
-
-
 def test_thousands_of_objects_are_listed(s3_port, proxy):
     s3.put_all(s3_port, "many", {f"data/x={n % 7}/p-{n:05d}.parquet": b"x" * n for n in range(1100)})
     s3.put_all(
@@ -161,15 +93,6 @@ def test_thousands_of_objects_are_listed(s3_port, proxy):
     assert len(find("s3://many/**/p-0000?.parquet", proxy.options).names) == 10
     assert find("s3://many", proxy.options).names == tuple(f"data/{name}" for name in listing.names)
     assert find("s3://many/data", proxy.options).spec == listing.spec
-
-
-def test_empty_objects_that_mark_folders_are_no_files(s3_port, proxy):
-    s3.put_all(s3_port, "marked", {"d/": b"", "d/e/": b"", "d/empty/": b"", "d/e/a.parquet": b"a", "d/e/none": b""})
-    for pattern in ("**", "*/*"):
-        assert find(f"s3://marked/d/{pattern}", proxy.options).names == ("e/a.parquet", "e/none")
-    assert find("s3://marked/d/e/*", proxy.options).names == ("a.parquet", "none")
-    with pytest.raises(me.NoDataError, match="matches no object"):
-        find("s3://marked/d/*", proxy.options)
 
 
 def test_an_object_with_an_empty_part_in_its_path(s3_port, proxy):
@@ -282,24 +205,6 @@ def test_a_pass_in_order_costs_requests_by_files_and_bytes_not_by_row_groups(noi
     assert proxy.body_bytes < 320 * (NOISE + 100) + 4 * LEAST_BYTES
 
 
-def test_what_comes_next_is_fetched_while_the_first_row_group_is_waited_for(noisy, proxy):
-    dataset = me.read(noisy, storage_options=proxy.options)
-    others = Event()
-
-    def hold(request):
-        if "p-1" in request.key:
-            others.set()
-        elif request.is_read:
-            others.wait(100)
-
-    proxy.reset()
-    proxy.spoil = hold
-    rows = iter(dataset)
-    assert next(rows)["id"] == 0
-    assert others.is_set()
-    assert [row["id"] for row in rows] == list(range(1, 320))
-
-
 def numbers(port, bucket, groups):
     """One object of row groups of 8192 rows in two columns, 128 KiB each."""
     sink = io.BytesIO()
@@ -324,48 +229,6 @@ def test_row_groups_are_fetched_together_all_the_way_as_read_ahead_continues(s3_
     assert least <= len(asked(proxy, "GET")) <= least + 3
     assert len(asked(proxy, "HEAD")) <= len(asked(proxy, "GET"))
     assert proxy.body_bytes < size + 2 * LEAST_BYTES
-
-
-def test_what_is_read_together_is_bounded_by_what_is_read_ahead(s3_port, proxy):
-    url, _ = numbers(s3_port, "bounded", 100)
-    block = 2 * 8 * 8192
-    dataset = me.read(url, storage_options=proxy.options, read_ahead=32 * block + block // 2)
-    proxy.reset()
-    rows = iter(dataset)
-    next(rows)
-    assert 30 * block < settled(proxy, least=30 * block + 1) < 33 * block + LEAST_BYTES + 100_000
-    del rows
-
-
-def test_after_a_resume_nothing_before_the_row_group_under_way_is_read(s3_port, proxy):
-    url, _ = numbers(s3_port, "resumed", 40)
-    block, at = 2 * 8 * 8192, 20 * 8192 + 5000
-    dataset = me.read(url, storage_options=proxy.options).skip(at)
-    proxy.reset()
-    rows = iter(dataset)
-    assert next(rows)["id"] == at
-    settled(proxy)
-    del rows
-    first = min(int(request.range.removeprefix("bytes=").partition("-")[0]) for request in proxy.reads())
-    assert 20 * block <= first < 20 * block + 40_000
-    # That one, which is waited for, comes alone.
-    alone = [request.range for request in proxy.reads() if request.range.startswith(f"bytes={first}-")]
-    assert len(alone) == 1
-    assert int(alone[0].partition("-")[2]) - first < block + 1000
-
-
-def test_some_columns_of_row_groups_are_fetched_without_the_others(noisy, proxy):
-    dataset = me.read(noisy, storage_options=proxy.options, columns=["id"])
-    proxy.reset()
-    assert ids(dataset) == list(range(320))
-    assert len(asked(proxy, "GET")) <= 4 * (1 + 8)
-    assert len(asked(proxy, "HEAD")) <= 4 * (1 + 8)
-    assert proxy.body_bytes <= 4 * (1 + 8) * LEAST_BYTES
-
-
-def test_pipelines_resume_at_every_item(noisy, proxy):
-    dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).take(60)
-    assert_resumes(dataset.shuffle(5, window=30).map(plus_one).batch(7))
 
 
 def test_ranks_and_workers_are_cut_and_resume_as_others(noisy, proxy):
@@ -393,17 +256,6 @@ def test_ranks_and_workers_are_cut_and_resume_as_others(noisy, proxy):
         seen += chain.from_iterable(chain.from_iterable(zip(*parts, strict=True)))
     assert sorted(expected) == list(range(320))
     assert seen == expected
-
-
-def test_two_ranks_of_two_workers_read_it_all(noisy, proxy):
-    seen = []
-    for rank in range(2):
-        dataset = me.read(noisy, storage_options=proxy.options, columns=["id"]).shard(num_shards=2, index=rank)
-        loader = me.Loader(dataset, num_workers=2, persistent_workers=True)
-        seen.append(ids(loader))
-        assert ids(loader) == seen[-1]  # the same workers once more
-    assert sorted(seen[0] + seen[1]) == list(range(320))
-    assert len(seen[0]) == len(seen[1])
 
 
 def test_a_mixture_with_a_store_does_not_fork_and_memory_may(noisy, proxy, tmp_path):
@@ -515,14 +367,6 @@ def test_a_wrong_bucket_and_a_wrong_name_are_different_mistakes(s3_port, proxy):
     ):
         with pytest.raises(me.NoDataError, match=message):
             me.read(url, storage_options=proxy.options)
-
-
-def test_a_bucket_that_may_not_be_looked_into_is_not_said_to_be_missing(s3_port, proxy):
-    s3.put_all(s3_port, "private", {"data/a.parquet": parquet(0, 10)})
-    proxy.spoil = lambda request: 404 if request.key else 403
-    with pytest.raises(me.MidepochError) as raised:
-        me.read("s3://private/date", storage_options=proxy.options)
-    assert "no bucket" not in str(raised.value)
 
 
 def test_a_store_that_does_not_answer_is_named_by_its_address(s3_port, proxy, monkeypatch):

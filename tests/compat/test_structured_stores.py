@@ -8,7 +8,6 @@ import traceback
 from collections import Counter
 from itertools import islice, zip_longest
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -127,14 +126,6 @@ def now_and_then(what, share=0.25):
     return spoil
 
 
-def test_options_of_the_caches_of_s3fs_are_ignored(url, store, index_dir):
-    options = {**store.options, "skip_instance_cache": True, "use_listings_cache": False}
-    loader, _ = me.StructuredDataset.create_dataloader(
-        f"{url}/part-000[01].parquet", "parquet", 6, ["id"], storage_options=options, index_dir=index_dir
-    )
-    assert ids(loader) == list(range(2 * EACH))
-
-
 @pytest.mark.parametrize(("percent", "order"), [(25, {}), (50, SHUFFLED), (90, {}), (97, SHUFFLED)])
 def test_B7_finished_objects_are_not_asked_for_after_a_resume(url, folder, store, index_dir, order, percent):
     options = {**order, "num_workers": 2, "batch_size": 3}
@@ -181,61 +172,6 @@ def test_B7_six_times_in_a_row_with_other_workers_and_ranks(url, folder, store, 
         assert all(one["rows_done"] == states[0]["rows_done"] for one in states if one["epoch"] == 0)
         state = states[0]
     assert got == whole
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_B5_break_the_middle_of_the_loop_and_the_end_of_the_epoch(url, folder, store, index_dir, workers):
-    options = {**SHUFFLED, "num_workers": workers, "batch_size": 16}
-    reference, _ = create(folder, **options)
-    epochs = [ids(reference), ids(reference)]
-    loader, dataset = create(url, store, index_dir=index_dir, **options)
-    seen, states = [], {}
-    for number, batch in enumerate(loader, start=1):
-        seen += ids([batch])
-        states[len(seen)] = dataset.state_dict()
-        if number == 8:
-            break
-    assert dataset.state_dict() == states[len(seen)] == loader.state_dict()
-    dataset.load_state_dict(dataset.state_dict())
-    for batch in loader:
-        seen += ids([batch])
-        states[len(seen)] = dataset.state_dict()
-    assert seen == epochs[0]
-    assert dataset.epoch == 1
-    for rows in (16, 128, 176, 192):
-        # The next epoch is cut into lanes for those who read it.
-        others = workers if rows == ROWS else 0
-        again, other = create(url, store, index_dir=index_dir, **{**options, "num_workers": others})
-        other.load_state_dict(states[rows])
-        store.reset()
-        rest = ids(again)
-        assert rest == epochs[0][rows:]
-        assert asked(store) == objects_of(rest)
-        if rows == ROWS:
-            assert ids(again) == epochs[1]
-
-
-def test_B2_hundreds_of_small_objects(s3_port, store, index_dir, tmp_path):
-    write_files(tmp_path / "d", [4] * 200, ["parquet"])
-    put_folder(s3_port, "hundreds", tmp_path / "d")
-    options = {**SHUFFLED, "shuffle_buffer_size": 100, "batch_size": 25, "num_workers": 2}
-    source = "s3://hundreds/d"
-    whole = uninterrupted(tmp_path / "d", **{name: value for name, value in options.items() if name != "num_workers"})
-    create(source, store, index_dir=index_dir)
-    store.reset()
-    pairs = ranks_of(source, 2, store, index_dir=index_dir, **options)
-    # Looked up in two requests and listed in one, once for each rank, and not read.
-    assert len(store.requests) <= 2 * 3
-    assert asked(store) == set()
-    got = in_lockstep(pairs, 13)
-    state = pairs[1][1].state_dict()
-    assert len(json.dumps(state)) < 8000
-    store.reset()
-    others = ranks_of(source, 3, store, state, **{**options, "num_workers": 0}, index_dir=index_dir)
-    rest = in_lockstep(others)
-    assert got + rest == whole
-    assert asked(store) == objects_of(rest, each=4)
-    assert 100 <= len(rest) < 200
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "orc", "stream", "file"])
@@ -298,15 +234,6 @@ def test_B2_B3_hive_partitions_and_filters_read_no_byte_of_what_cannot_match(s3_
     merged = me.merge_states([one.state_dict() for _, one in pairs])
     (again,) = ranks_of(source, 1, store, merged, **options, **SHUFFLED)
     assert sorted(got + ids(again[0])) == expected
-
-
-def test_B3_columns_of_folders_alone_read_no_object(s3_port, store):
-    source = hive(s3_port, "hive-only", noise=10)
-    options = {"columns": ["year"], "filters": pc.field("kind") == "a", "partitioning": "hive", "output_format": "dict"}
-    loader, _ = create(source, store, **options)
-    store.reset()
-    assert [year for batch in loader for year in batch["year"]] == [2022] * 40 + [2023] * 40 + [2024] * 40
-    assert not store.reads()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -402,10 +329,6 @@ def test_secrets_are_in_nothing_that_is_left(url, store, tmp_path, caplog):
         assert not any(secret in text for text in left)
 
 
-def as_it_is(item):
-    return item
-
-
 def test_C1_images_in_the_store(s3_port, store, tmp_path):
     chats = [Chat(words=number % 5 + 1, images=number % 3, broken=number == 7) for number in range(20)]
     write_jsonl(tmp_path / "d", chats)
@@ -435,18 +358,3 @@ def test_C1_images_in_the_store(s3_port, store, tmp_path):
     )
     assert dataset.metrics()["skipped"] + other.metrics()["skipped"] >= 1
     assert s3.SECRET not in repr(first.state_dict()) + repr(dataset) + repr(dataset._plan)
-
-
-def test_B2_files_in_the_memory_of_fsspec(folder):
-    memory = fsspec.filesystem("memory")
-    for path in folder.iterdir():
-        memory.pipe(f"/structured/d/{path.name}", path.read_bytes())
-    try:
-        options = {**SHUFFLED, "num_workers": 2}
-        whole = uninterrupted(folder, **SHUFFLED)
-        pairs = ranks_of("memory://structured/d", 2, **options)
-        got = in_lockstep(pairs, 9)
-        alone = ranks_of("memory://structured/d", 1, state=pairs[1][1].state_dict(), **SHUFFLED)
-        assert got + in_lockstep(alone) == whole
-    finally:
-        memory.rm("/structured", recursive=True)

@@ -1,7 +1,9 @@
-"""Real torchrun, real gloo, real SIGKILL: what all ranks received together is the uninterrupted run's sequence."""
+"""Real torchrun, real gloo, real SIGKILL: what all ranks received together is the uninterrupted run's sequence.
+
+Ranks that are neither killed nor launched again are forked by ``ranks.py`` rather than by torchrun.
+"""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 import midepoch as me
+import ranks
 from counted_pipelines import ids_of_packs, pipelines
 from worlds import ids, is_kept, is_late, write_documents, write_files
 
@@ -36,13 +39,7 @@ def torchrun(processes, script, *arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d"]
     command += ["--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(processes)]
     command += map(str, [Path(__file__).with_name("leaving.py"), script, *arguments])
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
-    }
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(command, env=ranks.environment(), capture_output=True, text=True, check=False)
 
 
 def train(data, out, processes, *arguments, dies=False):
@@ -108,111 +105,108 @@ def test_a_trainer_that_dies_while_it_saves_leaves_the_last_checkpoint_whole(dat
     assert runs.ids == ids(me.read(data).shuffle(seed=42, window=64).lanes(12).batch(8))
 
 
-def steps_of(action, processes, folder, out):
-    done = torchrun(processes, Path(__file__).with_name("rank_steps.py"), action, folder, out)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(path.read_text()) for path in sorted(out.glob("rank-*.json"))]
+def written(out, name, count):
+    """What each rank wrote."""
+    return [json.loads((out / f"{name}-{rank}.json").read_text()) for rank in range(count)]
 
 
-def test_E6_ranks_that_run_dry_wait_in_step_and_their_states_merge(tmp_path):
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
-    ranks = steps_of("in step", 3, folder, tmp_path)
-    assert len({len(steps) for steps in ranks}) == 1
-    padded = [sum(step["padding"] for step in steps) for steps in ranks]
+@pytest.fixture
+def folder(tmp_path):
+    return write_files(tmp_path / "data", [20, 0, 7, 33])
+
+
+@pytest.fixture
+def documents(tmp_path):
+    lengths = [10 + number % 17 for number in range(60)] + [number % 6 for number in range(92)]
+    return write_documents(tmp_path / "documents", lengths, block=10)
+
+
+def test_E6_ranks_that_run_dry_wait_in_step_and_their_states_merge(folder, tmp_path):
+    ranks.run("rank_steps.in_step_or_not", [(3, "in step", folder, tmp_path), (2, "lanes", folder, tmp_path)], tmp_path)
+    of_ranks = written(tmp_path, "in step", 3)
+    assert len({len(steps) for steps in of_ranks}) == 1
+    padded = [sum(step["padding"] for step in steps) for steps in of_ranks]
     assert max(padded) > 1, "no rank ran dry early: the test would prove nothing"
     assert min(padded) == 0
     dataset = me.read(folder).shuffle(1, window=20).lanes(3).filter(is_late).batch(2)
     whole = sorted(ids(dataset))
     got = []
-    for step in zip(*ranks, strict=True):
+    for step in zip(*of_ranks, strict=True):
         got += [row for rank in step for row in rank["ids"]]
         assert step[0]["state"] == step[1]["state"] == step[2]["state"]
         resumed = me.read(folder).shuffle(1, window=20).lanes(3).filter(is_late).batch(2)
         resumed.load_state_dict(step[0]["state"])
         resumed.set_epoch(0)
         assert sorted(got + ids(resumed)) == whole
+    # With fixed lanes, ranks may have any numbers of workers.
+    steps = [[step["ids"] for step in rank] for rank in written(tmp_path, "lanes", 2)]
+    expected = ids(me.read(folder).shuffle(1, window=20).lanes(4).batch(2))
+    assert [row for both in zip(*steps, strict=True) for one in both for row in one] == expected
 
 
-@pytest.mark.parametrize(
-    ("action", "message"),
-    [("workers", r"the number of lanes is \d on rank \d and \d on rank \d"), ("seeds", "seed of stage 2, shuffle")],
-)
-def test_ranks_that_disagree_are_refused(tmp_path, action, message):
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
-    done = torchrun(2, Path(__file__).with_name("rank_steps.py"), action, folder, tmp_path)
-    assert done.returncode != 0
-    assert re.search(rf"RanksDisagreeError: The ranks do not read the same.*{message}", done.stderr), done.stderr
-
-
-def test_with_fixed_lanes_ranks_may_have_any_workers(tmp_path):
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
-    ranks = steps_of("lanes", 2, folder, tmp_path)
-    steps = [[step["ids"] for step in rank] for rank in ranks]
-    assert [row for both in zip(*steps, strict=True) for one in both for row in one] == ids(
-        me.read(folder).shuffle(1, window=20).lanes(4).batch(2)
-    )
+def test_ranks_that_disagree_are_refused(folder, documents, tmp_path):
+    refused = {
+        "workers": r"the number of lanes is \d on rank \d and \d on rank \d",
+        "seeds": "seed of stage 2, shuffle",
+    }
+    legs = [(2, action, folder, tmp_path) for action in refused]
+    codes, said = ranks.start("rank_steps.in_step_or_not", legs, tmp_path)
+    assert all(map(any, codes))
+    half, more = ranks.start("rank_steps.counted", [(2, "half surveyed", documents, tmp_path)], tmp_path)
+    assert any(half[0])
+    for message in (*refused.values(), r"the kind of counting is by \w+ on rank \d"):
+        assert re.search(rf"RanksDisagreeError: (The ranks do not read the same)?.*{message}", said + more), said + more
 
 
 @pytest.mark.parametrize("pipeline", ["rows", "filtered"])
-def test_distributed_checkpoint_saved_by_four_and_loaded_by_two(tmp_path, pipeline):
-    folder = write_files(tmp_path / "data", [20, 0, 7, 33])
-    for processes, action in ((4, "save"), (2, "load")):
-        done = torchrun(processes, Path(__file__).with_name("dcp_steps.py"), action, pipeline, folder, tmp_path)
-        assert done.returncode == 0, done.stderr
-    got = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+def test_distributed_checkpoint_saved_by_four_and_loaded_by_two(folder, tmp_path, pipeline):
+    legs = [(4, "save", pipeline, folder, tmp_path), (2, "load", pipeline, folder, tmp_path)]
+    ranks.run("rank_steps.checkpointed", legs, tmp_path)
     dataset = me.read(folder).shuffle(1, window=20).lanes(4)
     whole = ids(dataset.filter(is_kept) if pipeline == "filtered" else dataset)
-    saved = [row for step in zip(*got[2:], strict=True) for row in step]
+    saved = [row for step in zip(*written(tmp_path, "save", 4), strict=True) for row in step]
+    loaded = written(tmp_path, "load", 2)
     assert saved == whole[:20]
-    assert sorted(saved + got[0] + got[1]) == sorted(whole)
-    assert [row for step in zip(*got[:2], strict=False) for row in step][:8] == whole[20:28]
+    assert sorted(saved + loaded[0] + loaded[1]) == sorted(whole)
+    assert [row for step in zip(*loaded, strict=False) for row in step][:8] == whole[20:28]
 
 
-def test_distributed_checkpoints_of_packs_are_loaded_by_two_and_by_three_ranks(tmp_path):
-    lengths = [10 + number % 17 for number in range(60)] + [number % 6 for number in range(92)]
-    folder = write_documents(tmp_path / "data", lengths, block=10)
+def test_distributed_checkpoints_of_packs_are_loaded_by_two_and_by_three_ranks(documents, tmp_path):
+    legs = [(4, 3), (2, 4), (3, 1000)]
+    arguments = [(count, leg, steps, documents, tmp_path) for leg, (count, steps) in enumerate(legs)]
+    ranks.run("rank_steps.checkpointed_packs", arguments, tmp_path)
     got = []
-    for leg, (processes, steps) in enumerate([(4, 3), (2, 4), (3, 1000)]):
-        script = Path(__file__).with_name("dcp_counted_steps.py")
-        done = torchrun(processes, script, leg, steps, folder, tmp_path)
-        assert done.returncode == 0, done.stderr
-        ranks = [json.loads((tmp_path / f"leg-{leg}-{rank}.json").read_text()) for rank in range(processes)]
-        got += [pack for step in zip(*ranks, strict=True) for pack in step if pack]
-    whole = [ids_of_packs(pack) for pack in pipelines("best_fit", folder).survey().lanes(4)]
+    for leg, (count, _) in enumerate(legs):
+        got += [pack for step in zip(*written(tmp_path, f"leg-{leg}", count), strict=True) for pack in step if pack]
+    whole = [ids_of_packs(pack) for pack in pipelines("best_fit", documents).survey().lanes(4)]
     assert len(whole) > 3 * 4 + 4 * 2 + 3
     assert got == whole
 
 
-def counted_steps(action, processes, folder, out, save_at=0):
-    script = Path(__file__).with_name("counted_steps.py")
-    done = torchrun(processes, script, folder, out, action, out / "surveys", save_at)
-    assert done.returncode == 0, done.stderr
-    return [json.loads((out / f"{action}-{rank}.json").read_text()) for rank in range(processes)]
-
-
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
-def test_E1_rank_0_saves_one_file_of_packs_and_other_ranks_load_it(tmp_path, before, after):
-    lengths = [10 + number % 17 for number in range(60)] + [number % 6 for number in range(92)]
-    folder = write_documents(tmp_path / "data", lengths, block=10)
-    whole = [ids_of_packs(pack) for pack in pipelines("best_fit", folder).lanes(3)]
+def test_E1_rank_0_saves_one_file_of_packs_and_other_ranks_load_it(documents, tmp_path, before, after):
+    whole = [ids_of_packs(pack) for pack in pipelines("best_fit", documents).lanes(3)]
     save_at = next(step for step in (5, 6, 7) if (len(whole) - before * step) % after)  # so that a rank is padded
-    saved = counted_steps("save", before, folder, tmp_path, save_at)
+    legs = [(before, "save", documents, tmp_path, save_at)]
+    legs += [(after, action, documents, tmp_path) for action in ("load", "whole")]
+    ranks.run("rank_steps.counted", legs, tmp_path)
+    saved, loaded, whole_epoch = (
+        written(tmp_path, name, count) for name, count in (("save", before), ("load", after), ("whole", after))
+    )
     got = [step["pack"] for steps in zip(*(rank["steps"] for rank in saved), strict=True) for step in steps]
     assert got == whole[: save_at * before]
-    loaded = counted_steps("load", after, folder, tmp_path)
     left = len(whole) - len(got)
     assert {len(rank["steps"]) for rank in loaded} == {-(-left // after)}
     for steps in zip(*(rank["steps"] for rank in loaded), strict=True):
         got += [step["pack"] for step in steps if not step["padding"]]
     assert got == whole
     assert sum(step["padding"] for rank in loaded for step in rank["steps"]) == -left % after
-    whole_epoch = counted_steps("whole", after, folder, tmp_path)
     assert {rank["length"] for rank in whole_epoch} == {len(rank["steps"]) for rank in whole_epoch}
 
 
-def test_ranks_of_which_one_is_not_surveyed_are_refused(tmp_path):
-    folder = write_documents(tmp_path / "data", [number % 6 for number in range(92)], block=10)
-    script = Path(__file__).with_name("counted_steps.py")
-    done = torchrun(2, script, folder, tmp_path, "half surveyed", tmp_path / "surveys", 0)
-    assert done.returncode != 0
-    assert re.search(r"RanksDisagreeError: .*the kind of counting is by \w+ on rank \d", done.stderr), done.stderr
+def test_tensor_parallel_peers_of_a_mesh_read_the_same_and_data_parallel_ranks_do_not(folder, tmp_path):
+    ranks.run("rank_steps.mesh", [(4, folder, tmp_path)], tmp_path)
+    rows = {(one["dp"], one["tp"]): one["rows"] for one in written(tmp_path, "mesh", 4)}
+    assert rows[0, 0] == rows[0, 1]
+    assert rows[1, 0] == rows[1, 1]
+    assert sorted(rows[0, 0] + rows[1, 0]) == list(range(60))

@@ -80,13 +80,6 @@ def test_epochs_are_those_of_the_loader_with_accumulation_and_after_a_resume(fol
     assert rest == []  # the newest checkpoint is that of the end
 
 
-def test_a_fraction_of_an_epoch(folder):
-    trainer, rows, _ = trainer_of(folder, loader_of(folder), num_train_epochs=1.5, save_strategy="no")
-    trainer.train()
-    assert len(rows) == 15
-    assert sorted(row for batch in rows[:10] for row in batch) == list(range(40))
-
-
 def test_a_filter_needs_steps_and_no_epochs(folder):
     with pytest.raises(ValueError, match="Set max_steps"):
         trainer_of(folder, loader_of(folder, filtered=True), num_train_epochs=1)[0].train()

@@ -1,8 +1,6 @@
 """Workers that take unequally long: the batches, their order, their errors and every state are those of one process."""
 
-import os
 import random
-import signal
 import time
 from itertools import islice
 
@@ -18,7 +16,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
 ]
-ROWS = 120
 
 
 @pytest.fixture(scope="module")
@@ -110,29 +107,6 @@ def test_an_error_comes_in_its_turn(folder, prefetch):
     assert [one for batch in got for one in batch] == list(range(88))
 
 
-class Unreadable:
-    def __reduce__(self):
-        return unreadable, ()
-
-
-def unreadable():
-    raise ValueError("row 90 cannot be read")
-
-
-def unreadable_late(row):
-    return {"value": Unreadable() if row["id"] == 90 else 0}
-
-
-def test_an_item_that_cannot_be_read_raises_in_its_turn(folder):
-    dataset = me.read(folder).lanes(1).map(unreadable_late)
-    loader = me.Loader(dataset, batch_size=4, num_workers=3)
-    got = []
-    with pytest.raises(ValueError, match="row 90 cannot be read"):
-        got.extend(ids([batch]) for batch in loader)
-    assert [one for batch in got for one in batch] == list(range(88))
-    assert loader.state_dict()["turn"] == len(got)
-
-
 def broken_start(worker):
     if worker == 1:
         raise ValueError("worker 1 cannot start")
@@ -143,52 +117,6 @@ def test_a_worker_that_cannot_start_is_not_passed_over(folder):
     loader = me.Loader(dataset, batch_size=4, num_workers=3, worker_init_fn=broken_start)
     with pytest.raises(ValueError, match="worker 1 cannot start"):
         list(loader)
-
-
-def kills_one(row):
-    if row["id"] == 60:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return unequal(row)
-
-
-def test_after_a_killed_worker_the_run_continues_from_the_state(folder):
-    rows = me.read(folder).lanes(2)
-    loader, got = me.Loader(rows.map(kills_one), batch_size=4, num_workers=3), []
-    with pytest.raises(RuntimeError, match="exited unexpectedly"):
-        got.extend(ids([batch]) for batch in loader)
-    assert len(got) < ROWS // 4
-    state = loader.state_dict()
-    resumed = me.Loader(rows.map(kills_one), batch_size=4)
-    resumed.load_state_dict(state)
-    plain = [ids([batch]) for batch in me.Loader(rows, batch_size=4)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "kill", lambda *_: None)
-        assert got + [ids([batch]) for batch in resumed] == plain
-
-
-def test_workers_that_stay_and_loops_that_are_left(folder):
-    dataset = me.read(folder).shuffle(4).lanes(3).map(unequal)
-    loader = me.Loader(dataset, batch_size=4, num_workers=3, persistent_workers=True)
-    plain = me.Loader(dataset, batch_size=4)
-    for epoch in range(3):
-        plain.set_epoch(epoch)
-        expected = values(plain)
-        for cut in (1, 5):
-            loader.set_epoch(epoch)
-            batches = iter(loader)
-            assert values(islice(batches, cut)) == expected[:cut]
-            del batches
-            loader.load_state_dict(loader.state_dict())
-            assert values(loader) == expected[cut:]
-    loader.close()
-
-
-@pytest.mark.parametrize("options", [{"device": "cpu"}, {"prefetch_factor": 1}, {"multiprocessing_context": "spawn"}])
-def test_however_batches_are_sent(folder, options):
-    dataset = me.read(folder).with_format("torch").shuffle(4).lanes(3).map(unequal)
-    plain = [ids([batch]) for batch in me.Loader(dataset, batch_size=4)]
-    loader = me.Loader(dataset, batch_size=4, num_workers=2, **options)
-    assert [ids([batch]) for batch in loader] == plain
 
 
 def noisy(row):

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -52,22 +51,8 @@ def test_functions_find_what_they_find_in_workers_of_torch(folder):
     assert len({numbers for row in first for numbers in row["numbers"]}) == 3 * len(first)
 
 
-def enter(worker):
-    os.environ["ENTERED"] = str(worker)
-
-
-def entered(row):
-    return {"entered": os.environ.get("ENTERED")}
-
-
 def fail(_):
     raise LookupError("no such thing")
-
-
-def test_the_init_function_runs_once_in_each_worker(folder):
-    loader = me.Loader(me.read(folder).map(entered), num_workers=2, worker_init_fn=enter)
-    assert {row["entered"] for row in loader} == {"0", "1"}
-    assert "ENTERED" not in os.environ
 
 
 def test_an_init_function_that_fails_is_reported(folder):
@@ -130,13 +115,6 @@ def test_memory_grows_with_the_items(folder):
         assert all((row["bytes"] == row["id"]).all() for row in rows)
 
 
-def test_what_was_received_stays_when_the_memory_is_used_again(folder):
-    dataset = me.read(folder).repeat(5).with_format("torch")
-    loader = me.Loader(dataset, batch_size=2, num_workers=2, prefetch_factor=1, persistent_workers=True)
-    kept = [(batch["id"], batch["id"].clone()) for batch in loader]
-    assert all(torch.equal(one, other) for one, other in kept)
-
-
 def test_a_timeout_is_reported_and_a_worker_that_does_not_end_is_stopped(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("midepoch.workers.pool.GRACE_SECONDS", 0.1)
     os.mkfifo(tmp_path / "never")
@@ -157,14 +135,6 @@ def test_persistent_workers_that_are_interrupted_serve_the_next_loop(folder):
     for cut in (1, 100, 3, 2400, 7):
         assert ids(islice(loader, cut)) == whole[:cut]
         loader.set_epoch(0)
-
-
-def test_a_loop_in_another_thread(folder):
-    got = []
-    thread = threading.Thread(target=lambda: got.extend(ids(me.Loader(me.read(folder).lanes(2), num_workers=2))))
-    thread.start()
-    thread.join()
-    assert got == ids(me.read(folder).lanes(2))
 
 
 LEAVING = """
@@ -330,19 +300,3 @@ def test_batches_of_wide_rows_arrive_as_in_process_and_stay_after_any_stop(tmp_p
         held += resumed
         assert [first_numbers(batch) for batch in held] == expected, "also those that are held for long"
         assert all(np.asarray(batch["x"]).flags.writeable for batch in held)
-
-
-def test_no_batch_of_wide_rows_arrives_from_a_file_that_has_changed(tmp_path):
-    folder = write_wide(tmp_path / "data")
-    dataset = me.read(folder).shuffle(3, window=64).with_format("torch").lanes(2).batch(6)
-    expected = [first_numbers(batch) for batch in me.Loader(dataset)]
-    loader, got = me.Loader(dataset, num_workers=2, prefetch_factor=1), []
-    batches = iter(loader)
-    got.append(first_numbers(next(batches)))
-    for path in folder.iterdir():
-        with path.open("r+b") as file:  # in place: to read a map of a file that is truncated ends the process
-            file.seek(-8, os.SEEK_END)
-            file.write(b"\xff" * 8)
-    with pytest.raises(me.DataChangedError, match="was changed while it was in use"):
-        got.extend(map(first_numbers, batches))
-    assert got == expected[: len(got)]

@@ -263,10 +263,6 @@ def changed_survey(dataset, **arrays):
     return with_plan(dataset, replace(plan_of(dataset), pipeline=replace(pipeline, survey=survey)))
 
 
-FLIPPED = [("kept", 21), ("kept", 22), ("packed", 21), ("packed", 22), ("streamed", 21)]
-"""Row 22 is not kept, so its length is 0, and a stream never reads a document without tokens."""
-
-
 @pytest.mark.parametrize(
     ("name", "row"), [("kept", 21), ("kept", 22), ("packed", 21), ("packed", 22), ("streamed", 21)]
 )
