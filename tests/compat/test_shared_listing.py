@@ -18,7 +18,7 @@ def listed(s3_port, proxy, tmp_path):
     s3.put_all(s3_port, "listed", {f"d/p-{number:02d}.parquet": content for number in range(FILES)})
 
     def listed(count, patience=60.0, late=None, dies=None):
-        """The ranks that opened the folder, what they logged, and how many pages of listings the store was asked for."""
+        """The ranks that opened the folder, what they logged, and how many pages of listings the store sent."""
         proxy.reset()
         out = tmp_path / f"{count}-{patience}"
         out.mkdir()

@@ -105,17 +105,6 @@ def test_a_broken_array(tmp_path, content, message):
     assert message in error_of(tmp_path / "a.json", content)
 
 
-def test_a_comma_after_the_last_element_is_found_also_where_a_read_ends(tmp_path):
-    content = b'[{"a": 1},{"a": 2},]'
-    for nbytes in range(2, len(content) + 1):
-        with patch.multiple(text, READ_BYTES=nbytes, BLOCK_RECORDS=1):
-            assert "a comma after the last element" in error_of(tmp_path / "a.json", content)
-
-
-def test_a_single_object_over_several_lines_is_refused(tmp_path):
-    assert "line 1: this is no valid JSON object" in error_of(tmp_path / "a.json", json.dumps({"a": 1}, indent=2))
-
-
 @pytest.mark.usefixtures("_block_sizes")
 @pytest.mark.parametrize(
     ("content", "message"),

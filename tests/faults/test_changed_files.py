@@ -1,14 +1,10 @@
 """A file that changes while it is read: an error that names it, and an exact resume once it is restored."""
 
-import contextlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-import threading
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -151,39 +147,6 @@ def test_a_shuffled_and_batched_run_resumes_exactly_after_a_change(folder, tmp_p
     assert taken + got + [batch["x"] for batch in resumed] == whole
 
 
-@kinds
-def test_a_state_does_not_load_into_a_changed_file(folder, kind):
-    path = build(folder, kind)
-    dataset = me.read(folder)
-    begin(dataset, 10)
-    state = dataset.state_dict()
-    write_numbers(path, 0, 30, kind)
-    with pytest.raises(me.CheckpointMismatchError, match=r"1\.arrow has 30 rows; .* when it had 2,000"):
-        me.read(folder).load_state_dict(state)
-
-
-@kinds
-def test_every_later_loop_raises_too(folder, kind):
-    path = build(folder, kind)
-    dataset = me.read(folder)
-    grow(path)
-    for _ in range(2):
-        with pytest.raises(me.DataChangedError, match=r"1\.arrow was changed"):
-            list(dataset)
-
-
-def test_a_changed_file_is_noticed_though_all_its_blocks_were_read_once(folder):
-    """A mapped block stays at hand when it has been read; its file may change all the same."""
-    path = write_numbers(folder / "0.arrow", 0, 30_000, rows=1000)
-    whole = values(me.read(folder).shuffle(seed=5, level="row"))
-    dataset = me.read(folder).shuffle(seed=5, level="row")
-    rows, taken = begin(dataset, 100)
-    rewrite(path)
-    got, error, _ = read_until_error(dataset, rows)
-    assert str(path) in str(error)
-    assert taken + got == whole[: len(taken + got)]
-
-
 @pytest.mark.parametrize("change", [rewrite, replace, grow])
 def test_a_change_inside_one_large_mapped_block_is_noticed(folder, change):
     path = write_numbers(folder / "0.arrow", 0, 20_000, rows=20_000)
@@ -212,46 +175,6 @@ except me.DataChangedError as error:
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert str(path) in done.stdout
-
-
-def write_wide(path, start, stop, rows):
-    """Rows of 128 equal numbers each, wide enough to be picked from where they lie."""
-    tokens = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(np.arange(start, stop), 128)), 128)
-    whole = pa.record_batch({"x": tokens})
-    return write(path, [whole.slice(at, rows) for at in range(0, stop - start, rows)])
-
-
-def until_changed(batches):
-    got = []
-    with pytest.raises(me.DataChangedError, match=r"\.arrow (was changed|cannot be read)"):
-        got.extend(batch["x"].tolist() for batch in batches)
-    return got
-
-
-forms = pytest.mark.parametrize("form", ["numpy", "torch"])
-
-
-@changes
-@forms
-def test_rows_left_over_from_a_window_are_not_picked_from_a_file_that_has_changed(folder, monkeypatch, form, change):
-    """They wait for rows of the next window, which may be in other files."""
-    monkeypatch.setattr("midepoch.sources.ahead.STEP_ROWS", 200)
-    for number in range(10):
-        write_wide(folder / f"{number}.arrow", 100 * number, 100 * number + 100, rows=100)
-
-    def pipeline():
-        return me.read(folder).shuffle(seed=5, window=200).with_format(form).batch(150)
-
-    expected = [batch["x"].tolist() for batch in pipeline()]
-    for number in range(10):
-        kept = (folder / f"{number}.arrow").read_bytes(), os.stat(folder / f"{number}.arrow")
-        batches = iter(pipeline())
-        first = next(batches)["x"].tolist()
-        change(folder / f"{number}.arrow")
-        got = [first, *until_changed(batches)]
-        assert got == expected[: len(got)]
-        (folder / f"{number}.arrow").write_bytes(kept[0])
-        os.utime(folder / f"{number}.arrow", ns=(kept[1].st_atime_ns, kept[1].st_mtime_ns))
 
 
 def write_version(path, version, kind):
@@ -448,35 +371,3 @@ except me.DataChangedError as error:
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"{path} was changed while it was in use" in done.stdout
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
-def test_a_file_that_is_rewritten_at_any_moment_delivers_rows_of_one_version(versions, kind, shuffle):
-    """Ten random trials each: another thread rewrites the file while its rows are read."""
-    path, content = versions(kind)
-    kept, status = path.read_bytes(), path.stat()
-    dice = random.Random(1)
-    for _ in range(10):
-        path.write_bytes(kept)
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        dataset = me.read(path).shuffle(seed=1, window=100, window_blocks=1) if shuffle else me.read(path)
-        started, delay = threading.Event(), dice.random() * 0.01
-
-        def rewrite_soon(started=started, delay=delay):
-            started.wait()
-            time.sleep(delay)
-            overwrite(path, content)
-
-        writer = threading.Thread(target=rewrite_soon)
-        writer.start()
-        got = []
-        try:
-            with contextlib.suppress(me.DataChangedError):
-                for row in dataset:
-                    got += numbers_in(row)
-                    started.set()
-        finally:
-            started.set()
-            writer.join()
-        assert all(number < 1000 for number in got)

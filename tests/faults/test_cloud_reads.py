@@ -76,13 +76,6 @@ def test_short_answers_are_asked_for_again(cloud):
         list(dataset)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_server_errors_are_waited_out(cloud, status):
-    dataset = me.read(cloud.put("x.parquet", rows(0, 50)), storage_options=cloud.options)
-    cloud.server.spoil = lambda number: status if number % 2 else None
-    assert ids(dataset) == list(range(50))
-
-
 def test_secrets_are_in_no_error(cloud):
     url = cloud.put("x.parquet", rows(0, 50))
     secret = cloud.options.get("token") or cloud.options["account_key"]

@@ -1,7 +1,5 @@
 """Files of a web server: its faults are waited out, and a file that was replaced is noticed."""
 
-import socket
-
 import pyarrow as pa
 import pytest
 
@@ -46,14 +44,6 @@ def test_a_server_that_stays_away_is_not_taken_for_a_missing_file(server, tmp_pa
     assert ids(dataset) == list(range(50))
 
 
-def test_a_refused_connection_is_not_taken_for_a_missing_file(server):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{probe.getsockname()[1]}/a.parquet"
-        with pytest.raises(me.StoreError, match="The store does not answer for"):
-            me.read(url)
-
-
 def test_a_missing_file_is_named(server):
     with pytest.raises(me.NoDataError, match=r"b\.parquet does not exist"):
         me.read(server.url("b.parquet"))
@@ -77,15 +67,6 @@ def test_a_file_that_is_replaced_within_a_second_is_known_by_its_etag(server, tm
         content = rows(number * 50, number * 50 + 50)
         url = server.put("a.parquet", content, Last_Modified=MONDAY, ETag=f'"{number}"')
         assert ids(me.read(url, cache_dir=tmp_path / "cache")) == list(range(number * 50, number * 50 + 50))
-
-
-def test_urls_of_a_list_are_tried_again_one_by_one(server):
-    urls = [server.put(f"{number}.parquet", rows(number, number + 1), Last_Modified=MONDAY) for number in range(30)]
-    server.spoil = lambda number: 503 if number % 20 in (3, 4) else None
-    assert ids(me.read(urls)) == list(range(30))
-    del server.objects["/17.parquet"]
-    with pytest.raises(me.NoDataError, match=r"/17\.parquet does not exist"):
-        me.read(urls)
 
 
 def page(*links):
@@ -122,23 +103,3 @@ def test_a_folder_is_a_page_of_links(server):
         me.read(server.url("none"))
     server.put("x.parquet", rows(0, 20), Content_Type="text/html")
     assert ids(me.read(server.url("x.parquet"))) == list(range(20))
-
-
-def test_errors_say_what_the_server_answered(server):
-    url = server.put("a.parquet", rows(0, 50), Last_Modified=MONDAY)
-    for status in (503, 403, 418):
-        server.spoil = lambda _, status=status: status
-        with pytest.raises(me.StoreError, match=rf"a\.parquet.*{status}"):
-            me.read(url)
-    server.spoil = lambda _: 410
-    with pytest.raises(me.NoDataError, match=r"a\.parquet does not exist"):
-        me.read(url)
-
-
-def test_a_glob_where_there_is_no_page(server):
-    server.put("data/part-0.parquet", rows(0, 20), Last_Modified=MONDAY)
-    with pytest.raises(me.NoDataError, match=r"is not a page that links to such files.*Pass a list of URLs"):
-        me.read(server.url("data/*.parquet"))
-    server.put("data", page("notes.txt"))
-    with pytest.raises(me.NoDataError, match=r"is not a page that links to such files.*Pass a list of URLs"):
-        me.read(server.url("data/*.parquet"))

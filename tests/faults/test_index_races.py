@@ -120,17 +120,6 @@ def test_an_index_is_built_on_file_systems_without_locks(folder, kept, monkeypat
     assert len(list(kept.glob("*.index"))) == 1
 
 
-def test_half_written_temporary_files_are_ignored(folder, kept):
-    me.read(folder, index_dir=kept)
-    (path,) = kept.glob("*.index")
-    whole = path.read_bytes()
-    path.unlink()
-    for number in range(3):
-        path.with_name(f".{path.name}.{number}.abcd").write_bytes(whole[: 50 * number])
-    assert values(me.read(folder, index_dir=kept)) == list(range(FILES * ROWS))
-    assert path.read_bytes() == whole
-
-
 def test_an_index_of_a_file_that_changed_while_it_was_scanned_is_not_used(folder, kept, monkeypatch):
     """The stamp is taken before the scan, so rows of a newer file are never taken for those of the older."""
 

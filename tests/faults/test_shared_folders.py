@@ -1,6 +1,5 @@
 """Folders of indexes and caches that several users can write to."""
 
-import json
 import os
 import pickle
 import shutil
@@ -16,7 +15,6 @@ import midepoch as me
 from files import values, write_numbers
 from forking import in_a_forked_process
 from midepoch._common import files as common_files
-from midepoch.counting.survey_file import UnitRows
 from midepoch.dataset import file_rows, plan_of
 from midepoch.formats import Scan
 from midepoch.index.index import index_bytes
@@ -169,14 +167,6 @@ def test_every_way_to_open_files_can_trust_other_users(tmp_path, monkeypatch, do
         door(tmp_path / "data", **options, trust_shared="no")
 
 
-def test_a_source_that_is_open_already_is_not_trusted_later(tmp_path):
-    write_numbers(tmp_path / "a.arrow", 0, 12)
-    with pytest.raises(ValueError, match=r"this source is open already\. Pass it to read"):
-        me.MultiModalIterableDataset(
-            me.read(tmp_path / "a.arrow"), processor=dict, messages_column="x", trust_shared=True
-        )
-
-
 def is_odd(row):
     return row["x"] % 2 == 1
 
@@ -215,21 +205,6 @@ def test_the_survey_of_another_user_is_used_if_that_user_is_trusted(tmp_path, ev
 
 
 @needs_root
-def test_a_part_of_a_survey_that_another_user_made_is_made_again(tmp_path, evens, monkeypatch):
-    def killed(*arguments, **options):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("midepoch.counting.survey.write_survey", killed)
-        with pytest.raises(KeyboardInterrupt):
-            evens.survey(folder=tmp_path / "kept")
-    (unit,) = (tmp_path / "kept").glob("*.survey-work/unit-*")
-    unit.write_bytes(UnitRows(np.zeros(12, bool), None).to_bytes())
-    os.chown(unit, ONE, ONE)
-    assert len(evens.survey(folder=tmp_path / "kept")) == 6
-
-
-@needs_root
 def test_two_users_have_surveys_of_their_own_or_share_one(shared):
     write_numbers(shared / "data" / "a.arrow", 0, 12)
 
@@ -265,23 +240,6 @@ def test_a_cache_with_a_file_of_another_user_is_refused_unless_that_user_is_trus
     assert values(evens.cache(folder, trust_shared=True)) == [0, 2, 4, 6, 8, 10]
     with pytest.raises(TypeError, match="trust_shared must be True or False"):
         evens.cache(folder, trust_shared=1)
-
-
-@needs_root
-@pytest.mark.usefixtures("_forgetful")
-def test_rows_of_another_user_are_not_taken_over_into_an_unfinished_cache(tmp_path, evens, monkeypatch):
-    monkeypatch.setattr("midepoch.counting.survey.UNIT_ROWS", 4)
-    folder = tmp_path / "cache"
-    evens.cache(folder)
-    assert len([*folder.glob("part-*")]) == 3
-    manifest = json.loads((folder / "cache.json").read_text())
-    (folder / "cache.json").write_text(json.dumps({**manifest, "schema": None, "columns": None}))
-    planted = pa.table({"x": pa.array([90, 92], pa.int32())})  # a type that is widened to that of the others
-    with pa.ipc.new_file(folder / "part-000000.arrow", planted.schema) as file:
-        file.write(planted)
-    os.chown(folder / "part-000000.arrow", ONE, ONE)
-    with pytest.raises(me.CacheMismatchError, match=r"part-000000\.arrow is not used"):
-        evens.cache(folder)
 
 
 @needs_root

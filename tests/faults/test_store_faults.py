@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import random
-import time
 import traceback
 from collections import Counter
 from pathlib import Path
@@ -91,20 +90,6 @@ def test_temporary_errors_are_retried(url, proxy, what):
     dataset = me.read(url, storage_options=proxy.options)
     assert ids(dataset) == list(range(120))
     assert sorted(ids(dataset.shuffle(1))) == list(range(120))
-
-
-def test_every_request_may_fail_once(url, proxy):
-    seen = set()
-
-    def first_time(request):
-        key = (request.method, request.key, request.query, request.range)
-        if key in seen:
-            return None
-        seen.add(key)
-        return random.choice([503, "drop"])
-
-    proxy.spoil = first_time
-    assert ids(me.read(url, storage_options=proxy.options)) == list(range(120))
 
 
 @pytest.mark.parametrize("when", ["opening", "reading", "reading ahead"])
@@ -242,41 +227,6 @@ def test_whenever_an_object_changes_no_row_of_the_new_one_comes(s3_port, proxy, 
     assert outcomes == {True, False}
 
 
-def numbers(seed):
-    """Row groups of as many rows as a step takes, 128 KiB each."""
-    sink = io.BytesIO()
-    rows = np.arange(60 * 8192)
-    table = pa.table({"id": rows, "x": np.random.default_rng(seed).random(len(rows))})
-    pq.write_table(table, sink, row_group_size=8192, compression="none", use_dictionary=False)
-    return sink.getvalue()
-
-
-def test_groups_from_before_a_change_are_delivered_and_none_from_after_it(s3_port, proxy):
-    s3.put_all(s3_port, "between", {"p.parquet": numbers(0)})
-    ahead = 8 * int(3.5 * 2 * 8 * 8192)
-    dataset = me.read("s3://between/p.parquet", storage_options=proxy.options, read_ahead=ahead)
-    batches, seen = iter(dataset.with_format("arrow").batch(8192)), []
-    seen += (next(batches) for _ in range(2))
-    before = -1
-    while before != len(proxy.requests) or proxy.busy:
-        before = len(proxy.requests)
-        time.sleep(0.2)
-    s3.put_all(s3_port, "between", {"p.parquet": numbers(1)})
-    with pytest.raises(me.DataChangedError, match=r"p\.parquet was changed.*another version"):
-        seen += batches
-    assert 3 <= len(seen) < 60
-    assert pa.Table.from_batches(seen).equals(pq.read_table(io.BytesIO(numbers(0))).slice(0, 8192 * len(seen)))
-
-
-def test_a_replaced_object_is_noticed_by_one_that_reads_on(url, proxy, s3_port):
-    dataset = me.read(url, storage_options=proxy.options, read_ahead=0)
-    rows = iter(dataset)
-    assert next(rows)["id"] == 0
-    s3.put_all(s3_port, "faulty", {"d/p-0.parquet": parquet(0, 40)[:-100] + b"x" * 100})
-    with pytest.raises(me.DataChangedError, match="p-0"):
-        list(rows)
-
-
 @pytest.mark.parametrize("cached", [False, True])
 def test_an_object_replaced_before_it_is_opened_is_noticed(s3_port, proxy, tmp_path, cached):
     s3.put_all(s3_port, "early", {f"d/p-{n}.parquet": parquet(n * 2000, n * 2000 + 40) for n in range(2)})
@@ -314,28 +264,11 @@ def test_a_missing_object_is_a_named_error(url, proxy, s3_port):
         list(rows)
 
 
-def test_an_object_that_became_shorter_is_a_named_error(s3_port, proxy):
-    s3.put_all(s3_port, "shrinking", {"p.arrow": stream(0, 200)})
-    rows = iter(me.read("s3://shrinking/p.arrow", storage_options=proxy.options, read_ahead=0))
-    assert next(rows)["id"] == 0
-    s3.put_all(s3_port, "shrinking", {"p.arrow": stream(0, 20)})
-    with pytest.raises(me.DataChangedError, match=r"s3://shrinking/p\.arrow was changed"):
-        list(rows)
-
-
 def test_a_damaged_object_is_a_format_error(s3_port, proxy):
     s3.put_all(s3_port, "broken", {"p.parquet": parquet(0, 40)[:-5], "q.orc": b"ORC" + bytes(99)})
     for name in ("p.parquet", "q.orc"):
         with pytest.raises(me.DataFormatError, match=f"s3://broken/{name}"):
             me.read(f"s3://broken/{name}", storage_options=proxy.options)
-
-
-def test_a_denied_read_of_orc_is_not_reported_as_a_damaged_file(s3_port, proxy):
-    s3.put_all(s3_port, "denied", {"p.orc": stripes(0, 100)})
-    dataset = me.read("s3://denied/p.orc", storage_options=proxy.options, read_ahead=0)
-    proxy.spoil = lambda request: 403 if request.is_read else None
-    with pytest.raises(me.StoreError, match="refuses access"):
-        list(dataset)
 
 
 def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
@@ -374,73 +307,3 @@ def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
         assert not any(secret in text for text in left)
     for secret in (*secrets, proxy.endpoint.removeprefix("http://")):  # messages say which store does not answer
         assert secret.encode() not in content
-
-
-def record_batches(first, last, seed=0):
-    """Record batches of 500 rows of 4 kB, so that runs of their rows are fetched alone."""
-    rng, sink = np.random.default_rng(seed), io.BytesIO()
-    noise = [rng.bytes(4000) for _ in range(first, last)]
-    table = pa.table({"id": list(range(first, last)), "noise": noise})
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=500)
-    return sink.getvalue()
-
-
-@pytest.mark.parametrize("what", [503, "drop", "cut"])
-def test_temporary_errors_are_retried_when_some_rows_of_record_batches_are_fetched(s3_port, proxy, what):
-    s3.put_all(s3_port, "rows", {"d/p-0.arrow": record_batches(0, 1000)})
-    dataset = me.read("s3://rows/d", storage_options=proxy.options).shuffle(1, window=250, window_blocks=2)
-    expected = list(dataset)
-    assert sorted(ids(expected)) == list(range(1000))
-    proxy.spoil = now_and_then([what], 0.3)
-    dataset.set_epoch(0)
-    assert list(dataset) == expected
-
-
-@pytest.mark.parametrize("ahead", [0, "1MiB", "1GiB"])
-@pytest.mark.parametrize("cached", [False, True])
-def test_whenever_an_object_changes_no_rows_of_the_new_record_batches_come(s3_port, proxy, tmp_path, ahead, cached):
-    old, new = record_batches(500, 1000), record_batches(500, 1000, seed=1)
-    assert len(old) == len(new)
-    s3.put_all(s3_port, "anew", {"d/p-0.arrow": record_batches(0, 500), "d/p-1.arrow": old})
-
-    def opened(**options):
-        dataset = me.read("s3://anew/d", storage_options=proxy.options, **options)
-        return dataset.shuffle(5, window=250, window_blocks=2)
-
-    expected = list(opened())
-    assert sorted(ids(expected)) == list(range(1000))
-    outcomes = set()
-    for turn in range(60):
-        s3.put_all(s3_port, "anew", {"d/p-1.arrow": old})
-        cache = {"cache_dir": tmp_path / f"cache-{turn}"} if cached else {}
-        dataset = opened(read_ahead=ahead, **cache)
-        requests = iter(range(10**6))
-
-        def replace(request, turn=turn, requests=requests):
-            if "p-1" in request.key and next(requests) == turn:
-                s3.put_all(s3_port, "anew", {"d/p-1.arrow": new})
-
-        proxy.spoil = replace
-        seen, message = [], None
-        try:
-            seen += dataset
-        except me.DataChangedError as error:
-            message = str(error)
-        proxy.reset()
-        assert seen == expected[: len(seen)]
-        assert (message is None) == (len(seen) == len(expected))
-        assert message is None or "s3://anew/d/p-1.arrow was changed" in message
-        outcomes.add(message is None)
-        if message is None:  # it was asked for no longer
-            break
-    assert outcomes == {True, False}
-
-
-def test_a_key_with_two_slashes_is_never_taken_for_another(s3_port, proxy):
-    keys = ("d/x.parquet", "d//x.parquet", "x.parquet")
-    s3.put_all(s3_port, "slashes", {key: parquet(number, number + 1) for number, key in enumerate(keys)})
-    assert ids(me.read("s3://slashes/d/x.parquet", storage_options=proxy.options)) == [0]
-    for url in ("s3://slashes/d", "s3://slashes/d//x.parquet"):
-        with pytest.raises(me.StoreError, match=r"d//x\.parquet"):
-            me.read(url, storage_options=proxy.options)

@@ -98,17 +98,6 @@ def test_a_batch_with_a_bad_row_is_not_delivered_and_comes_whole_after_the_fix(f
     assert got + resumed(pipeline, state) == whole
 
 
-def test_behind_a_filter(folder):
-    def pipeline():
-        return me.read(folder).filter(lambda row: row["x"] % 7 in (1, 2)).map(Fault(22))
-
-    whole = uninterrupted(pipeline)
-    got, error, state = run_into(pipeline())
-    assert [row["x"] for row in got] == [1, 2, 8, 9, 15, 16]
-    assert "at row 2 of 1.arrow" in error.__notes__[0]
-    assert got + resumed(pipeline, state) == whole
-
-
 def test_in_a_filter(folder):
     class Check(Fault):
         def __call__(self, row):
@@ -140,17 +129,6 @@ def test_in_a_batched_function_the_rows_before_its_group_are_delivered(folder):
     assert got == whole[: 2 * 27]
     assert "in map(double_all)" in error.__notes__[0]
     assert got + resumed(pipeline, state) == whole
-
-
-def test_the_same_dataset_continues_from_its_own_state_in_a_second_loop(folder):
-    dataset = me.read(folder).map(Fault(25))
-    got, _, state = run_into(dataset)
-    dataset.load_state_dict(state)
-    again, _, state = run_into(dataset)
-    assert again == []
-    Fault.broken = False
-    dataset.load_state_dict(state)
-    assert [row["x"] for row in [*got, *dataset]] == list(range(ROWS))
 
 
 def not_four(row):
@@ -189,39 +167,3 @@ def test_a_tokeniser_that_fails_inside_a_window_of_packs(folder, strategy, at):
     if strategy == "concat":  # every pack that was full before the row
         assert len(got) == sum(1 + number % 7 for number in range(at)) // 9
     assert got + resumed(pipeline, state) == whole
-
-
-def test_arrow_needs_values_of_one_type_and_names_the_column(tmp_path):
-    path = write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)
-    mixed = me.read(path).map(_mixed).with_format("arrow")
-    with pytest.raises(me.SchemaMismatchError, match="one type in each column, but 'mixed' has values of several"):
-        list(mixed)
-    batched = me.read(path).map(_mixed_columns, batched=True).with_format("arrow").batch(4)
-    with pytest.raises(me.SchemaMismatchError, match="'mixed' has values of several"):
-        list(batched)
-    single = me.read(path).with_format("arrow").map(lambda row: _mixed(row)).batch(4)
-    with pytest.raises(me.SchemaMismatchError, match="'mixed' has values of several"):
-        list(single)
-
-
-def _mixed(row):
-    return {"mixed": [1, {"a": 2}]}
-
-
-def _mixed_columns(columns):
-    return {"mixed": [1 if row % 2 else {"a": 2} for row in columns["x"]]}
-
-
-def test_select_columns_of_what_is_no_dict_or_has_no_such_column_is_told(tmp_path):
-    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8))
-    with pytest.raises(TypeError, match="select_columns needs items that are dicts, got a int"):
-        list(dataset.map(lambda row: 1).select_columns("x"))
-    with pytest.raises(me.SchemaMismatchError, match=r"there is no column 'nope'\. There are: x"):
-        list(dataset.map(lambda row: {}).with_format("arrow").select_columns("nope"))
-
-
-def test_a_batched_function_of_what_is_no_dict_is_told_in_every_form(tmp_path):
-    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, 8, rows=8)).map(lambda row: "text")
-    for form in ("python", "numpy", "torch"):
-        with pytest.raises(TypeError, match="needs dict items to make columns of, but got str"):
-            list(dataset.with_format(form).filter(lambda columns: [True], batched=True))

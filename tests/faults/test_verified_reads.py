@@ -93,13 +93,6 @@ def test_an_object_that_is_replaced_for_each_get_and_restored_for_each_head(url,
     assert list(dataset) == rows_of(kind)
 
 
-def test_verified_reads_need_no_version_check(url, proxy, kind):
-    dataset = me.read(url, storage_options=proxy.options)
-    proxy.reset()
-    assert list(dataset) == rows_of(kind)
-    assert [request.method for request in proxy.requests].count("HEAD") == 1
-
-
 @pytest.mark.parametrize("attempts", [100])  # a busy machine may be slow for a while
 def test_an_answer_that_comes_too_slowly_is_given_up(url, proxy, kind, monkeypatch):
     dataset = me.read(url, storage_options=proxy.options)
@@ -156,15 +149,3 @@ def test_a_short_answer_of_a_web_server_is_asked_for_again(kind, headers):
         server.shortens = lambda number: True
         with pytest.raises(me.StoreError, match=r"got [\d,]+ of [\d,]+ bytes"):
             list(dataset)
-
-
-def test_small_files_of_a_web_server_that_knows_no_ranges(kind):
-    with http_store() as server:
-        server.knows_ranges = False
-        assert list(me.read(server.put(f"x.{kind}", content(kind), ETag='"a"'))) == rows_of(kind)
-
-
-def test_answers_of_a_web_server_that_do_not_say_how_long_they_are(kind):
-    with http_store() as server:
-        server.is_chunked = True
-        assert list(me.read(server.put(f"x.{kind}", content(kind), ETag='"a"'))) == rows_of(kind)

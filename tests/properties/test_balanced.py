@@ -167,11 +167,3 @@ def test_what_cannot_be_balanced_is_refused(data, tmp_path):
     loader = me.Loader(packs, **sizes, collate_fn=list, balance="cost")
     with pytest.raises(ValueError, match="3 ranks cannot share evenly"):
         loader.trace(0, ranks=3)
-
-
-def test_a_row_is_found_where_the_trace_has_it(data):
-    [_, loader] = loaders_of(data["best_fit"], 2, (12, 1))
-    lines = [line for step in range(12) for line in loader.trace(step).to_pylist()]
-    assert {line["rank"] for line in lines} == {0, 1}
-    for line in lines[::5]:
-        assert line in loader.find(line["file"], line["row"]).to_pylist()

@@ -3,12 +3,11 @@
 from itertools import islice
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
-from counted import are_kept, is_kept, is_odd, length_of, same_columns, write_files
+from counted import are_kept, is_kept, is_odd, length_of, same_columns
 
 SIZES = st.one_of(st.integers(1, 70), st.sampled_from([None, -1]))
 AFTER = {
@@ -29,13 +28,6 @@ BEFORE = {
     "arrow": lambda ds: ds.with_format("arrow"),
     "numpy": lambda ds: ds.with_format("numpy"),
 }
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    write_files(folder)
-    return folder
 
 
 def values(columns):
@@ -66,14 +58,14 @@ def plain(items):
     legs=st.lists(st.tuples(SIZES, st.integers(0, 25)), min_size=1, max_size=4),
     shards=st.integers(1, 3),
 )
-def test_items_do_not_depend_on_batches_nor_on_resumes_with_others(folder, before, after, order, lanes, legs, shards):
+def test_items_do_not_depend_on_batches_nor_on_resumes_with_others(files, before, after, order, lanes, legs, shards):
     if after == "indices" and before == "batched map":
         after = "rows"  # a function of many rows has forgotten which they were
     if before in ("arrow", "numpy") and after != "rows":
         before = "rows"
 
     def build(keep):
-        ds = me.read(folder)
+        ds = me.read(files)
         ds = ds if order is None else ds.shuffle(seed=5, level=order)
         return AFTER[after](keep(BEFORE[before](ds))).lanes(lanes)
 

@@ -1,7 +1,5 @@
 """Order steps after surveyed filters: they act on exactly the rows that a plain filter keeps, and resume anywhere."""
 
-from itertools import islice
-
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
@@ -13,7 +11,6 @@ from midepoch.counting.survey_file import Survey
 from midepoch.dataset import plan_of
 from midepoch.order import selection
 from midepoch.testing import assert_elastic, assert_resumes
-from worlds import write_files
 
 LEVELS = st.sampled_from(["row", "block", "file"])
 STAGES = {
@@ -146,25 +143,6 @@ def test_later_filters_and_packs_of_kept_rows_are_surveyed_too(files, case, leve
     assert length == len(list(packs))
 
 
-@pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
-@pytest.mark.parametrize("level", ["row", "block", "file"])
-def test_every_format_and_shards_of_whole_files(tmp_path, kind, level):
-    folder = write_files(tmp_path / "data", [20, 7, 33], kinds=(kind,))
-    dataset = me.read(folder).filter(is_kept).survey(folder=tmp_path).shuffle(2, level=level, window=9)
-    kept = [number for number in range(60) if number % 3]
-    assert sorted(ids(dataset)) == kept
-    shards = [dataset.shard(2, rank, "file") for rank in range(2)]
-    assert sorted(number for shard in shards for number in ids(shard)) == kept
-    assert_resumes(dataset, every=4)
-
-
-def test_a_filter_that_keeps_nothing_has_an_empty_order(files):
-    dataset = me.read(files).filter(lambda row: row["id"] < 0).survey(folder=files.parent / "none")
-    for level in ("row", "block", "file"):
-        assert (len(dataset.shuffle(1, level=level)), ids(dataset.shuffle(1, level=level))) == (0, [])
-    assert ids(dataset.take(3)) == []
-
-
 def late_cells(self, numbers, true=Survey._kept_at):
     """A row is searched in the cell after its own at the border of two cells."""
     return true(self, (numbers + (numbers % 8 == 7)) % max(1, self.kept_rows))
@@ -195,12 +173,3 @@ def test_a_planted_bug_at_a_border_is_found(files, monkeypatch, owner, name, pla
     monkeypatch.setattr(owner, name, planted)
     with pytest.raises(AssertionError):
         prove()
-
-
-def test_the_first_rows_of_many_epochs_differ(files):
-    dataset = me.read(files).filter(is_kept).survey(folder=files.parent / "surveys").shuffle(4, level="row")
-    firsts = []
-    for epoch in range(8):
-        dataset.set_epoch(epoch)
-        firsts.append(tuple(row["id"] for row in islice(iter(dataset), 5)))
-    assert len(set(firsts)) == 8

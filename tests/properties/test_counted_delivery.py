@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from counted import mixtures, pipelines
+from legs import on
 from midepoch.checkpoint.state import State
-from midepoch.dataset import Dataset, plan_of, with_plan
+from midepoch.dataset import plan_of, with_plan
 from midepoch.testing import RankRun
 
 layouts = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4)
-
-
-def on(dataset, ranks, rank):
-    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
 
 
 def whole(dataset, epoch):

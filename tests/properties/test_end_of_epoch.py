@@ -227,13 +227,7 @@ def test_workers(door, workers, pipeline, folder, data, how):
     check(data, build, how, saves_after_loops=after_loops)
 
 
-@few
-@given(data=st.data(), how=st.sampled_from(LOOPS))
-def test_workers_of_structured_files(table, data, how):
-    check(data, lambda: structured(table, 2), how)
-
-
-@pytest.mark.parametrize("epochs", [2, 3])
+@pytest.mark.parametrize("epochs", [2])
 @pytest.mark.parametrize("door", IN_PROCESS)
 @settings(many, max_examples=20)
 @given(data=st.data(), world=worlds())
@@ -336,13 +330,3 @@ def test_ranks_that_are_padded(folder, data, batch_size, lanes):
         return me.Loader(me.read(folder).shuffle(2, window=5).lanes(lanes).shard(ranks, rank), batch_size, even="pad")
 
     check_ranks(data, build, iter)
-
-
-@many
-@given(data=st.data(), batch_size=st.integers(1, 3), lanes=st.integers(1, 4), ranks=st.integers(1, 3))
-def test_ranks_that_drop_a_rest(folder, data, batch_size, lanes, ranks):
-    def build():
-        dataset = me.read(folder).shuffle(2, window=5).lanes(lanes).shard(ranks, ranks - 1)
-        return Door(me.Loader(dataset, batch_size, even="drop"))
-
-    check(data, build, data.draw(st.sampled_from(LOOPS)))

@@ -3,7 +3,6 @@
 import datetime as dt
 import math
 import tempfile
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from midepoch.dataset import plan_of
 from midepoch.formats.base import Range
 from midepoch.index import filters
 from midepoch.testing import assert_elastic, assert_resumes, same
@@ -158,20 +156,6 @@ def test_any_shuffle_of_them_resumes_and_resizes(case, lanes, level):
         assert sorted(row["id"] for row in dataset) == expected
         assert_resumes(dataset, every=3)
         assert_elastic(dataset, [(2, 1), (1, 3), (3, 1)], steps=2)
-
-
-@given(case=cases())
-@settings(max_examples=100, deadline=None)
-def test_blocks_that_are_left_out_hold_no_row_that_is_kept(case):
-    table, group, cut, expression = case
-    with tempfile.TemporaryDirectory() as home:
-        folder = Path(home) / "data"
-        folder.mkdir()
-        rows = plan_of(opened(write(folder, table, group, cut), expression)).pipeline.source
-        starts = rows.index.view.block_starts.tolist()
-        kept = set(table.filter(expression)["id"].to_pylist())
-        for (start, stop), is_read in zip(pairwise(starts), rows.where.blocks.tolist(), strict=True):
-            assert is_read or not kept & set(range(start, stop))
 
 
 def nulls_forgotten(name, found):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
-from midepoch.stages import skip
 from midepoch.stages.pack import packs
 from midepoch.testing import assert_elastic, assert_resumes, same
 
@@ -113,18 +112,6 @@ def test_C1_C5_any_number_of_ranks_and_workers(world: World, legs: list[tuple[in
         assert_elastic(world.build(Path(folder)), legs, steps=steps)
 
 
-@settings(max_examples=10, deadline=None)
-@given(worlds())
-def test_epochs_are_complete_and_of_other_orders(world: World) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        write_parquet(Path(folder), world.chats, block=world.block)
-        dataset = world.build(Path(folder))
-        first, second = list(dataset), list(dataset)
-        assert Counter(ids(first)) == Counter(ids(second)) == Counter(world.due())
-        if first:
-            assert dataset.epoch == 2
-
-
 FIXED = [Chat(words=number % 7 + 1, images=number % 3, broken=number % 5 == 3) for number in range(30)]
 
 
@@ -212,18 +199,3 @@ def test_samples_that_fail_only_before_the_cut_are_neither_repeated_nor_mixed_in
         assert max(Counter(got).values()) == 1
         assert set(whole) <= set(got) <= {*whole, 4, 16}
     assert refused
-
-
-def test_a_planted_cursor_of_a_skipped_sample(fixed, monkeypatch):
-    def wrong(self, inputs, context):
-        previous = (0,)
-        for item, cursor, key in inputs:
-            try:
-                result = self.call(item, key, context)
-            except Exception:
-                continue
-            yield result, previous, key
-            previous = cursor
-
-    monkeypatch.setattr(skip.SkipErrors, "_outputs", wrong)
-    found(fixed(packing=False))

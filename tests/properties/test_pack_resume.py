@@ -3,57 +3,20 @@
 import json
 import tempfile
 from collections import Counter
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.stages import flow
 from midepoch.stages.pack import stream, windows
-from midepoch.testing import RankRun, assert_elastic, assert_resumes
-from surveys import without_survey
+from midepoch.testing import assert_elastic, assert_resumes
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-layouts = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=2, max_size=3)
-
-
-@many
-@given(pack_worlds())
-def test_C4_cut_after_every_pack_and_resumed_twice(world: PackWorld) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        dataset = world.build(world.write(Path(folder)))
-        assert_resumes(dataset, every=1 + len(list(world.build(Path(folder)))) // 12)
-
-
-@many
-@given(pack_worlds(), layouts, st.integers(0, 5))
-def test_C5_any_number_of_ranks_and_workers_one_after_the_other(
-    world: PackWorld, legs: list[tuple[int, int]], steps: int
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        assert_elastic(world.build(world.write(Path(folder))), legs, steps=steps)
-
-
-@many
-@given(pack_worlds(), st.data())
-def test_C5_ranks_that_are_out_of_step_lose_nothing(world: PackWorld, data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = world.write(Path(folder))
-        dataset = without_survey(world.build(path))  # ranks that count are in step
-        whole = list(dataset)
-        state, got = without_survey(dataset).state_dict(), []
-        for ranks, workers in data.draw(layouts):
-            runs = [RankRun(dataset.shard(ranks, rank), state, workers) for rank in range(ranks)]
-            for run in runs:
-                got += [item for _, item in run.deliver(data.draw(st.integers(0, 5)))]
-            state = me.merge_states(json.loads(json.dumps([run.state_dict() for run in runs])))
-        got += [item for _, item in RankRun(without_survey(dataset), state, 1).deliver(None)]
-        assert sorted(map(repr, got)) == sorted(map(repr, whole))
 
 
 @many
@@ -136,22 +99,6 @@ def test_C4_a_map_after_packs_draws_the_same_random_numbers(folder, strategy):
     noise = [one["noise"] for one in dataset]
     assert len(set(noise)) == len(noise)
     assert_resumes(packing(folder, strategy).map(pack_noise, with_rng=True))
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_C5_the_batch_size_of_packs_may_change_at_the_resume(folder, strategy):
-    def lines(batches):
-        return [line.tobytes() for batch in batches for line in batch["input_ids"]]
-
-    def padded(size):
-        return me.read(folder).lanes(1).pack(20, strategy=strategy, window=8, pad=0).batch(size)
-
-    whole = lines(padded(1))
-    for cut in range(1, 8):
-        first, second = padded(3), padded(2)
-        got = lines(islice(first, cut))
-        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        assert got + lines(second) == whole
 
 
 def prove(dataset):

@@ -102,10 +102,3 @@ def test_a_pipeline_that_is_not_counted_takes_the_merged_state(data):
         loaders[0].reshard(1, 0, at=states[0])
     loaders[0].reshard(1, 0, at=me.merge_states(states))
     assert first[0] + first[1] + ids(loaders[0]) == ids(me.Loader(filtered))
-
-
-def test_the_next_epoch_is_cut_for_the_new_number_of_ranks(tmp_path):
-    loader = me.Loader(me.read(write_files(tmp_path, [40])).shard(2, 0), num_workers=0)
-    assert loader.plan.lanes == 2
-    loader.reshard(4, 1, at=loader.state_dict())
-    assert loader.plan.lanes == 4

@@ -5,31 +5,39 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import midepoch as me
+from legs import check_out_of_step
 from midepoch.dataset import plan_of
-from midepoch.testing import RankRun, assert_elastic, assert_resumes
-from worlds import World, ids, worlds
+from midepoch.testing import assert_elastic, assert_resumes
+from mixed_worlds import mixed_worlds
+from surveys import without_survey
+from worlds import World, ids, pack_worlds, worlds
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+WORLDS = {"rows": worlds(), "packs": pack_worlds(), "mixtures": mixed_worlds()}
 layouts = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=2, max_size=4)
 
 
+@pytest.mark.parametrize("kind", WORLDS)
 @many
-@given(worlds())
-def test_cut_after_every_item_and_resumed_twice(world: World) -> None:
+@given(data=st.data())
+def test_C4_cut_after_every_item_and_resumed_twice(kind: str, data: st.DataObject) -> None:
+    world = data.draw(WORLDS[kind])
     with tempfile.TemporaryDirectory() as folder:
         dataset = world.build(world.write(Path(folder)))
         assert_resumes(dataset, every=1 + len(list(world.build(Path(folder)))) // 12)
 
 
+@pytest.mark.parametrize("kind", WORLDS)
 @many
-@given(worlds(), layouts, st.integers(0, 6))
-def test_any_number_of_ranks_and_workers_one_after_the_other(
-    world: World, legs: list[tuple[int, int]], steps: int
+@given(data=st.data(), legs=layouts, steps=st.integers(0, 6))
+def test_C5_any_number_of_ranks_and_workers_one_after_the_other(
+    kind: str, data: st.DataObject, legs: list[tuple[int, int]], steps: int
 ) -> None:
+    world = data.draw(WORLDS[kind])
     with tempfile.TemporaryDirectory() as folder:
         assert_elastic(world.build(world.write(Path(folder))), legs, steps=steps)
 
@@ -41,24 +49,18 @@ def test_the_lanes_of_the_readers_that_began_are_kept(world: World, first: tuple
         assert_elastic(world.build(world.write(Path(folder))), [first, (3, 1), (1, 2)], steps=2)
 
 
+@pytest.mark.parametrize("kind", ["rows", "packs"])
 @many
-@given(worlds(), st.data())
-def test_ranks_that_are_out_of_step_lose_nothing(world: World, data: st.DataObject) -> None:
-    """Each rank stops after a number of items of its own; a uniform pipeline promises this in lockstep only."""
+@given(data=st.data(), legs=layouts)
+def test_C5_ranks_that_are_out_of_step_lose_nothing(
+    kind: str, data: st.DataObject, legs: list[tuple[int, int]]
+) -> None:
+    """Each rank stops after a number of items of its own; a counted pipeline promises this in lockstep only."""
+    world = data.draw(WORLDS[kind])
     with tempfile.TemporaryDirectory() as folder:
-        path = world.write(Path(folder))
-        whole = list(world.build(path))
-        if plan_of(world.build(path)).pipeline.uniform:
-            return
-        state = world.build(path).state_dict()
-        got = []
-        for ranks, workers in data.draw(layouts):
-            runs = [RankRun(world.build(path).shard(ranks, rank), state, workers) for rank in range(ranks)]
-            for run in runs:
-                got += [item for _, item in run.deliver(data.draw(st.integers(0, 5)))]
-            state = me.merge_states(json.loads(json.dumps([run.state_dict() for run in runs])))
-        got += [item for _, item in RankRun(world.build(path), state, 1).deliver(None)]
-        assert sorted(map(repr, got)) == sorted(map(repr, whole))
+        dataset = without_survey(world.build(world.write(Path(folder))))
+        if not plan_of(dataset).pipeline.uniform:
+            check_out_of_step(dataset, legs, lambda: data.draw(st.integers(0, 5)))
 
 
 @many

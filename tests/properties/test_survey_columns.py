@@ -1,7 +1,6 @@
 """Packs of a surveyed pipeline have the tokens of its column, whatever stages name, type, add or remove columns."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
 
 import numpy as np
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import write
 from midepoch.counting import survey
-from midepoch.counting.survey_file import UnitRows
 
 COLUMNS = ("text", "id", "short", "long", "input_ids")
 NAMES = st.sampled_from(("input_ids", "a", "b", "c", "text"))
@@ -154,32 +152,3 @@ def test_a_surveyed_pack_has_the_tokens_of_its_column(tmp_path_factory, data):
     assert len(stream) == -(-len(tokens) // 8)
     assert sorted(filter(None, documents(packs, column))) == sorted(filter(None, expected))
     assert len(packs) == len(list(packs))
-
-
-def test_a_pack_after_a_mixture_has_the_tokens_of_the_column_of_each_part(tmp_path):
-    parts, expected = [], []
-    for number, name in enumerate(["short", "long"]):
-        (tmp_path / name).mkdir()
-        rows = write_rows(tmp_path / name, "stream", [[5 + number, 4], [3]], COLUMNS)
-        parts.append(me.read(tmp_path / name).remove_columns("input_ids").rename_column(name, "a"))
-        expected += [row[name] for row in rows]
-    mixture = me.mix(parts, weights=[1, 1], stop="all").rename_column("a", "input_ids")
-    packs = mixture.pack(16, overlong="alone").survey()
-    assert sorted(filter(None, documents(packs, "input_ids"))) == sorted(filter(None, expected))
-    assert len(packs) == len(list(packs))
-
-
-def test_a_survey_of_an_older_format_is_not_found_again(tmp_path, monkeypatch):
-    rows = write_rows(tmp_path, "stream", [[5, 4], [3]], COLUMNS)
-    packs = me.read(tmp_path).rename_columns({"input_ids": "short", "short": "input_ids"}).pack(8, strategy="concat")
-    with monkeypatch.context() as old:
-        old.setattr(survey, "FORMAT", 1)
-        old.setattr(survey.SurveyPass, "survey_unit", survey_nothing)
-        assert len(packs.survey(executor=ThreadPoolExecutor(1))) == 0
-    tokens = [token for row in rows for token in row["short"]]
-    assert [token for pack in packs.survey() for token in pack["input_ids"].tolist()] == tokens
-
-
-def survey_nothing(counting, unit):
-    """What the survey of a first column without tokens was."""
-    return UnitRows(None, np.zeros(unit.end - unit.begin, np.uint32)).to_bytes()

@@ -1,7 +1,6 @@
 """Traces against recorded runs: what every rank received at every step, through resumes, resizes and batch sizes."""
 
 import json
-from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -9,19 +8,45 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from counted import mixtures, pipelines
+from counted import FIRST_ROWS, length_of, mixtures, pipelines
+from legs import on
 from midepoch.checkpoint.history import SessionRecord
-from midepoch.dataset import Dataset, plan_of, position_of
+from midepoch.dataset import plan_of, position_of
 from midepoch.delivery.session import Session
 from midepoch.delivery.trace import find, trace
 from midepoch.testing import RankRun
-from tracing import content, eos_of, traced_content
 
 LAYOUTS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=4)
 
 
-def on(dataset, ranks, rank):
-    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
+def content(item, batched):
+    """What identifies the rows of an item: the tokens of each pack, the id of each row."""
+    if batched:
+        columns = item["input_ids"] if "cu_seqlens" in item else [[number] for number in item["id"]]
+        return [list(map(int, tokens)) for tokens in columns]
+    return [list(map(int, item["input_ids"])) if "cu_seqlens" in item else [item["id"]]]
+
+
+def traced_content(lines, eos):
+    """The same, as the lines of a trace say it."""
+    places = {}
+    for line in lines:
+        number = FIRST_ROWS[line["file"]] + line["row"]
+        tokens = [number]
+        if line["start"] is not None:
+            document = [number] * length_of(number) + ([] if eos is None else [eos])
+            tokens = document[line["start"] : line["stop"]]
+            assert line["document"] == len(places.get((line["place"], "documents"), ()))
+            places.setdefault((line["place"], "documents"), []).append(number)
+        places.setdefault(line["place"], []).extend(tokens)
+    found = {place: tokens for place, tokens in places.items() if isinstance(place, int)}
+    assert sorted(found) == list(range(len(found)))
+    return [found[place] for place in sorted(found)]
+
+
+def eos_of(dataset):
+    specs = [stage.spec for stage in plan_of(dataset).pipeline.stages if hasattr(stage, "spec")]
+    return specs[0].eos if specs else None
 
 
 def recorded_run(build, layouts, epoch, data):
@@ -166,19 +191,3 @@ def test_a_planted_bug_is_seen(files, target, name, planted):
     assert is_traced_rightly(received, run)
     with patch.object(target, name, planted):
         assert not is_traced_rightly(received, run)
-
-
-def test_a_future_epoch_and_another_number_of_ranks_are_traced(files):
-    dataset = me.read(files).shuffle(3).lanes(4).batch(2)
-    run = position_of(dataset).latest(plan_of(dataset))
-    for ranks in (1, 3):
-        runs = [RankRun(on(dataset, ranks, rank), {**dataset.state_dict()}, 1) for rank in range(ranks)]
-        for rank, one in enumerate(runs):
-            for step, (_, item) in enumerate(one.deliver(None)):
-                lines = [line for line in trace(run, step, ranks=ranks).to_pylist() if line["rank"] == rank]
-                assert traced_content(lines, None) == content(item, True)
-    dataset.set_epoch(5)
-    expected = [content(item, True) for item in dataset]
-    dataset.set_epoch(0)
-    run = position_of(dataset).latest(plan_of(dataset))
-    assert [traced_content(trace(run, step, epoch=5).to_pylist(), None) for step in range(len(expected))] == expected

@@ -120,15 +120,6 @@ def test_A15_any_legs_lose_and_repeat_nothing(folder, ranks, lanes, mode, sizes,
     assert sorted(delivered) == list(range(sum(FILES)))
 
 
-def test_the_length_of_whole_files_is_that_of_the_epoch(tmp_path):
-    write_files(tmp_path / "data", [0, 11, 3, 5, 9, 1], ["stream"])
-    for epoch in range(6):
-        dataset = me.read(tmp_path / "data").shuffle(5, level="file").lanes(4).shard(1, 0, mode="file").batch(2)
-        dataset.set_epoch(epoch)
-        length = len(dataset)
-        assert length == len(list(dataset))
-
-
 @pytest.mark.parametrize("mode", ["file", "example"])
 @pytest.mark.parametrize("behind", [0, 1])
 def test_ranks_that_saved_at_different_steps_are_not_merged(folder, behind, mode):
@@ -180,38 +171,3 @@ def test_a_rank_that_is_behind_is_not_taken_for_one_that_has_ended(tmp_path, mod
         states.append(iterator.state_dict())
     with pytest.raises(me.CheckpointMismatchError, match="cannot be merged"):
         me.merge_states(states)
-
-
-def test_ranks_of_which_one_left_its_loop_too_early_are_not_merged(two_files):
-    """Both ranks have the same number of rows, so none can have ended before the other."""
-    behind, ahead = (me.read(two_files).take(24).shard(2, rank) for rank in range(2))
-    list(islice(iterator := iter(behind), 9))
-    list(ahead)
-    with pytest.raises(me.CheckpointMismatchError, match="is in epoch 0 and state 1 in epoch 1"):
-        me.merge_states([iterator.state_dict(), ahead.state_dict()])
-
-
-def test_the_digests_of_ranks_that_have_ended_are_merged(two_files):
-    def loader(rank, ranks=2):
-        dataset = me.read(two_files).lanes(2).shard(ranks, rank, mode="file")
-        return me.Loader(dataset, batch_size=10, even=None, digest=True)
-
-    runs = [(one, iter(one)) for one in map(loader, range(2))]
-    for (_, batches), steps in zip(runs, (4, 2), strict=True):
-        list(islice(batches, steps))
-    alone = loader(0, 1)
-    alone.load_state_dict(me.merge_states([batches.state_dict() for _, batches in runs]))
-    list(islice(batches := iter(alone), 5))
-    alone.check_digest()
-
-
-def test_progress_counts_padding_before_a_resume(two_files):
-    def loader():
-        return me.Loader(me.read(two_files).shard(2, 1, mode="file"), batch_size=4, even="pad")
-
-    first = loader()
-    list(islice(batches := iter(first), 6))
-    assert tuple(first.progress()) == (0, 6, 21)
-    resumed = loader()
-    resumed.load_state_dict(batches.state_dict())
-    assert tuple(resumed.progress()) == (0, 6, 21)

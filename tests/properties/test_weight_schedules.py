@@ -112,14 +112,6 @@ def test_a_part_that_is_no_longer_drawn_gives_out_a_group_that_is_not_full(files
         assert got == list(islice(expected, 63))
 
 
-def test_the_shares_follow_the_schedule(files):
-    a, b = (me.read(folder).select_columns("id") for folder in files)
-    b = b.map(lambda row: {"id": row["id"] + 1000})
-    schedule = me.WeightSchedule({0: {"a": 1, "b": 0}, 20: {"a": 1, "b": 1}, 40: {"a": 1, "b": 3}})
-    rows = [row["id"] for row in me.mix({"a": a, "b": b}, weights=schedule)]
-    assert [sum(row >= 1000 for row in rows[begin : begin + 20]) for begin in (0, 20, 40)] == [0, 10, 15]
-
-
 def test_another_schedule_is_an_edit_that_a_resume_names_and_begins(files, caplog):
     dataset = build(files, me.WeightSchedule({0: [1, 1], 20: [3, 1]}), filtered=False, stop="first", lanes=1)
     loop = iter(dataset)
@@ -135,10 +127,3 @@ def test_another_schedule_is_an_edit_that_a_resume_names_and_begins(files, caplo
     same.load_state_dict(state)
     assert caplog.text == ""
     assert seen + ids(same) == ids(dataset)
-
-
-def test_parts_that_end_by_themselves_have_no_schedule(files):
-    with pytest.raises(ValueError, match="stop='first' or stop='never'"):
-        build(files, me.WeightSchedule({0: [1, 1]}), filtered=False, stop="all", lanes=1)
-    with pytest.raises(ValueError, match="one for each"):
-        build(files, me.WeightSchedule({0: [1, 1, 1]}), filtered=False, stop="first", lanes=1)

@@ -1,6 +1,5 @@
 """Rows that are left out of a run under way: they do not come any more, and everything else comes exactly once."""
 
-from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -8,30 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from counted import is_kept
-from legs import run_leg
+from counted import is_kept, named, numbers_in
+from legs import check_edits
 from midepoch.sources.lane import CountedFileRows
 from midepoch.testing import assert_resumes
 from worlds import ids
 
-FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
 LAYOUTS = st.tuples(st.integers(1, 4), st.integers(1, 2))
-
-
-def named(numbers):
-    """The files and rows of ids."""
-    pairs = []
-    for number in numbers:
-        file = next(name for name in ("3.arrow", "2.arrow", "0.arrow") if number >= FIRST_ROWS[name])
-        pairs.append((file, number - FIRST_ROWS[file]))
-    return pairs
+GONE = st.sets(st.integers(0, 59), max_size=12)
 
 
 def ids_of(item):
     return ids([item])
-
-
-leg = partial(run_leg, values_of=ids_of)
 
 
 def build(files, level, batch, filtered):
@@ -49,27 +36,12 @@ def build(files, level, batch, filtered):
     lanes=st.integers(1, 4),
     layouts=st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
     steps=st.tuples(st.integers(0, 4), st.integers(0, 3)),
-    gone=st.tuples(st.sets(st.integers(0, 59), max_size=12), st.sets(st.integers(0, 59), max_size=5)),
+    gone=st.tuples(GONE, GONE),
 )
 def test_everything_else_comes_exactly_once(files, level, batch, filtered, lanes, layouts, steps, gone):
-    dataset = build(files, level, batch, filtered).lanes(lanes)
-    everything = sorted(number for item in build(files, level, None, filtered) for number in ids_of(item))
-    before, state = leg(dataset, layouts[0], dataset.state_dict(), steps[0])
-    if state is None or state["epoch"]:
-        return
-    edited = dataset.without(named(gone[0]))
-    between, state = leg(edited, layouts[1], state, steps[1])
-    assert not set(between) & gone[0]
-    if state is None or state["epoch"]:
-        return
-    twice = edited.without(named(gone[1] - gone[0]))
-    after, _ = leg(twice, layouts[2], state, None)
-    assert not set(after) & (gone[0] | gone[1])
-    expected = [number for number in everything if number not in gone[0] | gone[1]]
-    late = [number for number in before + between if number in gone[0] | gone[1]]
-    assert sorted(before + between + after) == sorted(expected + late)
-    twice.set_epoch(1)
-    assert sorted(number for item in twice for number in ids_of(item)) == expected
+    dataset, plain = build(files, level, batch, filtered).lanes(lanes), build(files, level, None, filtered)
+    edits = [(named(gone[0]), gone[0]), (named(gone[1] - gone[0]), gone[1])]
+    check_edits(dataset, plain, layouts, steps, edits, ids_of)
 
 
 def test_the_order_of_the_others_stays(files):
@@ -109,7 +81,7 @@ def test_steps_that_a_loader_names_are_left_out_and_the_run_goes_on(files, caplo
     loader = me.Loader(dataset, batch_size=4)
     batches = iter(loader)
     first = [number for _ in range(3) for number in ids_of(next(batches))]
-    poisoned = [number for step in (4, 5) for number in ids_in(loader.trace(step))]
+    poisoned = [number for step in (4, 5) for number in numbers_in(loader.trace(step))]
     edited = dataset.without(steps=range(4, 6), of=loader)
     again = me.Loader(edited, batch_size=4, num_workers=1)
     again.load_state_dict(loader.state_dict())
@@ -120,12 +92,6 @@ def test_steps_that_a_loader_names_are_left_out_and_the_run_goes_on(files, caplo
     assert sorted(first + rest + poisoned) == list(range(60))
     assert not set(rest) & set(poisoned)
     assert_resumes(edited, every=20)
-
-
-def ids_in(table):
-    return [
-        FIRST_ROWS[file] + row for file, row in zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True)
-    ]
 
 
 def test_a_state_of_an_edited_run_does_not_load_without_the_edit(files):

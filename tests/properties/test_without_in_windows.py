@@ -1,7 +1,6 @@
 """Rows that are left out while windows of packs are under way: the layout stays, and all other tokens come once."""
 
 from collections import Counter
-from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -9,31 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from counted import ROWS, is_kept, is_odd, length_of, same_columns
-from legs import run_leg
+from counted import ROWS, is_kept, is_odd, length_of, named, numbers_in, same_columns
+from legs import check_edits
 from midepoch.stages.pack import windows
 from midepoch.testing import assert_elastic, assert_resumes
 
-FIRST_ROWS = {"0.arrow": 0, "2.arrow": 17, "3.arrow": 48}
 LAYOUTS = st.tuples(st.integers(1, 3), st.integers(1, 2))
 GONE = st.sets(st.integers(0, ROWS - 1), max_size=15)
-
-
-def named(ids, part=None):
-    pairs = []
-    for number in sorted(ids):
-        file = next(name for name in ("3.arrow", "2.arrow", "0.arrow") if number >= FIRST_ROWS[name])
-        pairs.append((file, number - FIRST_ROWS[file]) if part is None else (part, file, number - FIRST_ROWS[file]))
-    return pairs
 
 
 def tokens_of(item):
     """The tokens of a pack, or of a batch of packs."""
     rows = item["input_ids"]
     return [int(token) for row in (rows if hasattr(rows[0], "__len__") else [rows]) for token in row]
-
-
-leg = partial(run_leg, values_of=tokens_of)
 
 
 def packs(files, strategy, filtered, mixed, window, batch):
@@ -50,10 +37,9 @@ def is_even(row):
     return row["id"] % 2 == 0
 
 
-def parts_of(ids, mixed):
-    if not mixed:
-        return named(ids)
-    return named({one for one in ids if one % 2}, "x") + named({one for one in ids if one % 2 == 0}, "y")
+def parts_of(numbers, mixed):
+    parts = ("y", "x")
+    return [(parts[number % 2], *named([number])[0]) if mixed else named([number])[0] for number in sorted(numbers)]
 
 
 @settings(max_examples=30)
@@ -72,28 +58,9 @@ def test_all_other_tokens_come_exactly_once(
     files, strategy, filtered, mixed, window, batch, lanes, layouts, steps, gone
 ):
     dataset = packs(files, strategy, filtered, mixed, window, batch).lanes(lanes)
-    whole = Counter(
-        token for item in packs(files, strategy, filtered, mixed, window, None) for token in tokens_of(item)
-    )
-    assert whole == Counter({one: length_of(one) for one in whole})
-    before, state = leg(dataset, layouts[0], dataset.state_dict(), steps[0])
-    if state is None or state["epoch"]:
-        return
-    edited = dataset.without(parts_of(gone[0], mixed))
-    between, state = leg(edited, layouts[1], state, steps[1])
-    assert not set(between) & gone[0]
-    if state is None or state["epoch"]:
-        return
-    twice = edited.without(parts_of(gone[1] - gone[0], mixed))
-    after, _ = leg(twice, layouts[2], state, None)
-    lost = gone[0] | gone[1]
-    assert not set(after) & lost
-    came = Counter(before) + Counter(between) + Counter(after)
-    assert {one: came[one] for one in whole if one not in lost} == {one: whole[one] for one in whole if one not in lost}
-    assert all(came[one] <= whole[one] for one in came)
-    twice.set_epoch(1)
-    expected = {one: count for one, count in whole.items() if one not in lost}
-    assert Counter(token for item in twice for token in tokens_of(item)) == expected
+    plain = packs(files, strategy, filtered, mixed, window, None)
+    edits = [(parts_of(gone[0], mixed), gone[0]), (parts_of(gone[1] - gone[0], mixed), gone[1])]
+    check_edits(dataset, plain, layouts, steps, edits, tokens_of)
 
 
 @pytest.mark.parametrize("strategy", ["best_fit", "concat"])
@@ -129,7 +96,7 @@ def test_a_loader_goes_on_inside_a_window_without_the_rows_of_a_step(files, capl
     loader.load_state_dict(loader.state_dict())
     state, poisoned = (
         loader.state_dict(),
-        {FIRST_ROWS[line["file"]] + line["row"] for line in loader.trace(3).to_pylist()},
+        set(numbers_in(loader.trace(3))),
     )
     edited = dataset.without(steps=[3], of=loader)
     again = me.Loader(edited, batch_size=2, num_workers=1)
@@ -157,9 +124,7 @@ def test_windows_of_a_part_keep_their_layout_while_rows_of_others_are_left_out(f
     items = iter(dataset)
     before = [token for _ in range(7) for token in tokens_of(next(items))]
     gone = set(range(0, 60, 4)) | {3, 31, 57}
-    edited = dataset.without(
-        named({one for one in gone if one % 2}, "packs") + named({one for one in gone if one % 2 == 0}, "stream")
-    )
+    edited = dataset.without([({"x": "packs", "y": "stream"}[part], *row) for part, *row in parts_of(gone, True)])
     edited.load_state_dict(dataset.state_dict())
     after = [token for item in edited for token in tokens_of(item)]
     assert not set(after) & gone
@@ -204,18 +169,3 @@ def test_documents_that_are_not_left_out_would_be_seen(files):
     assert not rest() & gone
     with patch.object(windows, "not_left_out", lambda keys, context: None):
         assert rest() & gone
-
-
-def test_an_endless_mixture_that_is_packed_goes_on_without_the_rows_in_every_pass(files):
-    parts = {"x": me.read(files).shuffle(1).filter(is_odd), "y": me.read(files).shuffle(2).filter(is_even)}
-    dataset = me.mix(parts, weights=[1, 1], stop="never", seed=1).pack(16, window=9).lanes(1)
-    items = iter(dataset)
-    for _ in range(5):
-        next(items)
-    gone = {1, 11, 31, 4, 22, 58}
-    edited = dataset.without(parts_of(gone, mixed=True))
-    edited.load_state_dict(dataset.state_dict())
-    rest = [tokens_of(pack) for _, pack in zip(range(120), edited, strict=False)]
-    assert not {token for pack in rest for token in pack} & gone
-    whole = [[token for token in tokens_of(next(items)) if token not in gone] for _ in range(130)]
-    assert rest == [pack for pack in whole if pack][:120], "the layout stays, in all passes over the parts"

@@ -1,8 +1,6 @@
 """Rows that are left out of a mixture under way: they do not come any more, and all others come exactly once."""
 
 from collections import Counter
-from functools import partial
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -12,9 +10,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import is_kept
 from files import plain
-from legs import run_leg
-from midepoch.sources.lane import CountedFileRows
-from midepoch.testing import assert_elastic, assert_resumes
+from legs import check_edits
 from surveys import surveyed
 
 PARTS = {"a": 40, "b": 25, "c": 9}
@@ -62,9 +58,6 @@ def ids_gone(gone):
     return {FIRST_IDS[part] + row for part, row in gone}
 
 
-leg = partial(run_leg, values_of=ids_of)
-
-
 @settings(max_examples=25)
 @given(
     options=st.fixed_dictionaries(
@@ -83,25 +76,9 @@ leg = partial(run_leg, values_of=ids_of)
 )
 def test_everything_else_comes_exactly_once(folder, options, batch, lanes, layouts, steps, gone):
     dataset = mixture(folder, **options).lanes(lanes)
-    everything = [number for item in mixture(folder, **options) for number in ids_of(item)]
     dataset = dataset.batch(batch) if batch else dataset
-    before, state = leg(dataset, layouts[0], dataset.state_dict(), steps[0])
-    if state is None or state["epoch"]:
-        return
-    edited = dataset.without(named(gone[0]))
-    between, state = leg(edited, layouts[1], state, steps[1])
-    assert not set(between) & ids_gone(gone[0])
-    if state is None or state["epoch"]:
-        return
-    twice = edited.without(named(gone[1] - gone[0]))
-    after, _ = leg(twice, layouts[2], state, None)
-    lost = ids_gone(gone[0] | gone[1])
-    assert not set(after) & lost
-    expected = [number for number in everything if number not in lost]
-    late = [number for number in before + between if number in lost]
-    assert sorted(before + between + after) == sorted(expected + late)
-    twice.set_epoch(1)
-    assert sorted(number for item in twice for number in ids_of(item)) == sorted(expected)
+    edits = [(named(gone[0]), ids_gone(gone[0])), (named(gone[1] - gone[0]), ids_gone(gone[1]))]
+    check_edits(dataset, mixture(folder, **options), layouts, steps, edits, ids_of)
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -125,27 +102,6 @@ def test_every_pass_of_an_endless_mixture_goes_on_without_the_rows(folder, count
     assert [row["number"] for _, row in zip(range(50), resumed, strict=False)] == [
         next(items)["number"] for _ in range(50)
     ]
-
-
-def test_steps_of_a_mixture_are_left_out_and_a_log_line_names_the_edit(folder, caplog):
-    dataset = mixture(folder, counted=False, filtered=("b",)).survey()
-    loader = me.Loader(dataset, batch_size=4)
-    batches = iter(loader)
-    first = [number for _ in range(3) for number in ids_of(next(batches))]
-    loader.load_state_dict(loader.state_dict())
-    edited = dataset.without(steps=range(4, 6), of=loader)
-    poisoned = [FIRST_IDS[line["part"]] + line["row"] for step in (4, 5) for line in loader.trace(step).to_pylist()]
-    again = me.Loader(edited, batch_size=4, num_workers=1)
-    again.load_state_dict(loader.state_dict())
-    assert "The run was edited since the checkpoint: in a, it goes on without" in caplog.text
-    rest = [number for batch in again for number in ids_of(batch)]
-    everything = [
-        FIRST_IDS[part] + row for part, rows in PARTS.items() for row in range(rows) if part != "b" or row % 3
-    ]
-    assert len(poisoned) == 8
-    assert sorted(first + rest + poisoned) == everything
-    assert_resumes(edited, every=15)
-    assert_elastic(edited.lanes(2), [(2, 1), (1, 2), (3, 1)])
 
 
 def test_a_part_that_was_edited_before_mixing_is_adopted_too_and_parts_may_change_order(folder):
@@ -199,18 +155,3 @@ def test_a_damaged_number_of_edits_is_refused(folder):
     for edits in (1, [1, 0], [0, 0, 0], [1, 0, 0], [[1], 0, 0]):
         with pytest.raises(me.CheckpointMismatchError):
             dataset.load_state_dict({**state, "edits": edits})
-
-
-def test_rows_of_a_part_that_are_not_passed_over_would_be_seen(folder):
-    def run():
-        dataset = mixture(folder, level=None).lanes(1)
-        items = iter(dataset)
-        first = [next(items)["number"] for _ in range(20)]
-        edited = dataset.without(named({("a", 2), ("a", 3), ("b", 20)}))
-        edited.load_state_dict(dataset.state_dict())
-        return sorted(first + [row["number"] for row in edited])
-
-    expected = sorted({FIRST_IDS[part] + row for part, rows in PARTS.items() for row in range(rows)} - {220})
-    assert run() == expected
-    with patch.object(CountedFileRows, "_positions", lambda self, numbers: numbers + self._start):
-        assert run() != expected
