@@ -74,9 +74,9 @@ def test_a_clash_of_types_names_field_and_lines(tmp_path):
     assert "lines 101 to 101: the field 'a' is string here and int64 before" in message
     with patch.object(text, "BLOCK_RECORDS", 1):
         nested = '{"a": {"b": [1]}}\n{"a": {"b": [true]}}'
-        assert "lines 2 to 2: the field 'a.b[]' is bool here and int64 before" in error_of(path, nested)
+        assert "lines 2 to 2: the field 'a.b.item' is bool here and int64 before" in error_of(path, nested)
         nested = '[{"a": {"b": [1]}}, {"a": {"b": [true]}}]'
-        assert "elements 2 to 2: the field 'a.b[]'" in error_of(tmp_path / "a.json", nested)
+        assert "elements 2 to 2: the field 'a.b.item'" in error_of(tmp_path / "a.json", nested)
 
 
 @pytest.mark.usefixtures("_block_sizes")

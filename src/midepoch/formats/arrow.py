@@ -19,6 +19,8 @@ from midepoch.storage.objects import Location, open_bytes, open_file
 
 CONTINUATION = b"\xff\xff\xff\xff"
 FILE_MAGIC = b"ARROW1"
+PREFIX = 8
+"""The bytes before the header of a message. Before Arrow 0.15 there were four, and such streams are not read."""
 HEAD_BYTES = 1024
 MOST_ROWS = 1 << 48
 """More rows than any record batch has. The rows of all files together must fit 64 bits."""
@@ -94,7 +96,7 @@ class ArrowBlocks:
                 self._checked.add(block.number)
             return read_as(data, self._wanted)
         except (pa.ArrowException, OSError, EOFError, KeyError) as error:  # KeyError: the index has other columns
-            raise DataFormatError(f"{self._path} is broken at byte {block.offset:,}: {error}") from error
+            raise _broken(self._path, block.offset, error) from error
 
     def _bytes(self, offset: int, length: int) -> pa.Buffer:
         """Bytes of the file: a view of the map, or one request."""
@@ -149,9 +151,7 @@ def _check_rows(path: Location, batches: Sequence[Message], schema: pa.Schema) -
         return
     for batch in batches:
         if batch.rows > 8 * batch.length * (MOST_COMPRESSED if batch.is_compressed else 1):
-            raise DataFormatError(
-                f"{path} is broken at byte {batch.offset:,}: {batch.rows:,} rows in {batch.length:,} bytes."
-            )
+            raise _broken(path, batch.offset, f"{batch.rows:,} rows in {batch.length:,} bytes")
 
 
 def _mapped(path: str) -> pa.Buffer:
@@ -183,27 +183,24 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
     offset = 8 if is_file else 0
     while offset < size:
         head = file.read_at(HEAD_BYTES, offset)
-        prefix = 8 if head.startswith(CONTINUATION) else 4
-        if len(head) < prefix:
+        if len(head) < PREFIX:
             raise _truncated(path, size)
-        (metadata,) = _INT(head, prefix - 4)
+        (metadata,) = _INT(head, len(CONTINUATION))
+        if not head.startswith(CONTINUATION) or metadata < 0:
+            raise _broken(path, offset, "there is no Arrow message here")
         if metadata == 0:
             return
-        if metadata < 0:
-            raise DataFormatError(f"{path} is broken at byte {offset:,}: a message of negative length.")
-        if offset + prefix + metadata > size:
+        if offset + PREFIX + metadata > size:
             raise _truncated(path, size)
-        if len(head) < prefix + metadata:
-            head = file.read_at(prefix + metadata, offset)
+        if len(head) < PREFIX + metadata:
+            head = file.read_at(PREFIX + metadata, offset)
         try:
-            kind, body, rows, is_compressed = _parse_header(head, prefix)
+            kind, body, rows, is_compressed = _parse_header(head, PREFIX)
         except (struct.error, IndexError):
-            raise DataFormatError(f"{path} is broken at byte {offset:,}: there is no Arrow message here.") from None
+            raise _broken(path, offset, "there is no Arrow message here") from None
         if body < 0 or not 0 <= rows <= MOST_ROWS:
-            raise DataFormatError(
-                f"{path} is broken at byte {offset:,}: a message of {body:,} bytes and {rows:,} rows."
-            )
-        length = prefix + metadata + body
+            raise _broken(path, offset, f"a message of {body:,} bytes and {rows:,} rows")
+        length = PREFIX + metadata + body
         if offset + length > size:
             raise _truncated(path, size)
         yield Message(kind, offset, length, rows, is_compressed)
@@ -250,24 +247,15 @@ def _truncated(path: Location, size: int) -> DataFormatError:
     )
 
 
-def is_legacy_stream(head: bytes) -> bool:
-    """True if these first bytes can be a stream as written before Arrow 0.15, which begins with a length.
-
-    The length is padded. That of what gzip wrote without a time, as Java does, would be odd.
-    """
-    length = int.from_bytes(head[:4], "little")
-    return len(head) == 8 and 0 < length < 1 << 24 and length % 4 == 0 and head[5:8] == b"\0\0\0"
-
-
-def _has_magic(head: bytes) -> bool:
-    return head.startswith((FILE_MAGIC, CONTINUATION)) or is_legacy_stream(head[:8])
+def _broken(path: Location, offset: int, what: object) -> DataFormatError:
+    return DataFormatError(f"{path} is broken at byte {offset:,}: {what}.")
 
 
 FORMAT = Format(
     name="arrow",
     suffixes=(".arrow", ".feather", ".ipc"),
     block="record batch",
-    has_magic=_has_magic,
+    has_magic=lambda head: head.startswith((FILE_MAGIC, CONTINUATION)),
     scan=scan,
     open_blocks=open_blocks,
     is_mapped=True,

@@ -15,6 +15,12 @@ NO_LIMIT = (1 << 63) - 1
 """The limit of files that are trusted."""
 MOST_TIMES = 100
 """A block that grows less than this many times has no limit: no small file becomes large by that."""
+LISTS = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+    (pa.types.is_list_view, pa.list_view),
+    (pa.types.is_large_list_view, pa.large_list_view),
+)
 
 
 class Block(NamedTuple):
@@ -171,22 +177,19 @@ def _gatherable(kind: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pa.types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, _gatherable(kind.value_type), kind.ordered)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_gatherable(field.type)) for field in kind])
+    return with_inner(kind, _gatherable)
+
+
+def with_inner(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """A list, map or struct with its inner types changed. Any other type stays as it is."""
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    changed = [field.with_type(change(field.type)) for field in fields]
+    if changed == fields:  # a damaged file may have lists of size 0, which cannot be made
+        return kind
     if pa.types.is_map(kind):
-        key, item = kind.key_field, kind.item_field
-        return pa.map_(
-            key.with_type(_gatherable(key.type)), item.with_type(_gatherable(item.type)), keys_sorted=kind.keys_sorted
-        )
+        return pa.map_(*changed[0].type, keys_sorted=kind.keys_sorted)
     if pa.types.is_fixed_size_list(kind):
-        values = _gatherable(kind.value_type)  # a damaged file may have lists of size 0, which cannot be made
-        return kind if values == kind.value_type else pa.list_(kind.value_field.with_type(values), kind.list_size)
-    for is_kind, make in (
-        (pa.types.is_list, pa.list_),
-        (pa.types.is_large_list, pa.large_list),
-        (pa.types.is_list_view, pa.list_view),
-        (pa.types.is_large_list_view, pa.large_list_view),
-    ):
-        if is_kind(kind):
-            return make(kind.value_field.with_type(_gatherable(kind.value_type)))
-    return kind
+        return pa.list_(changed[0], kind.list_size)
+    if pa.types.is_struct(kind):
+        return pa.struct(changed)
+    return next((make(changed[0]) for is_kind, make in LISTS if is_kind(kind)), kind)

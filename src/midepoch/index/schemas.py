@@ -9,7 +9,7 @@ import pyarrow as pa
 from midepoch._common.checks import count
 from midepoch.errors import NoDataError, SchemaMismatchError
 from midepoch.formats import FORMATS, BlockReader
-from midepoch.formats.text.records import TypeClashError, widened, with_items
+from midepoch.formats.text.records import wider_type, with_items
 from midepoch.index.hive import WithConstants
 from midepoch.index.index import Index, IndexView, WrappedIndex
 
@@ -132,22 +132,15 @@ def _merge(one: Column, other: Column) -> Column:
 
 
 def _common_type(strict: Column, loose: Column) -> pa.DataType | None:
-    try:
-        return widened(strict.field.type, loose.field.type, strict.field.name)
-    except TypeClashError:
-        as_strings = strict.owner.types == "text" or pa.types.is_string(strict.field.type)
-        return pa.string() if loose.owner.types == "text" and as_strings else None
+    common = wider_type(strict.field.type, loose.field.type)
+    as_strings = strict.owner.types == "text" or pa.types.is_string(strict.field.type)
+    return pa.string() if common is None and loose.owner.types == "text" and as_strings else common
 
 
 def _mismatch(one: Column, other: Column) -> SchemaMismatchError:
-    name, one_type, other_type = one.field.name, one.field.type, other.field.type
-    try:
-        widened(one_type, other_type, name)
-    except TypeClashError as clash:
-        name, one_type, other_type = clash.field, clash.one, clash.other
     return SchemaMismatchError(
-        f"The column {name!r} is {one_type} in {one.owner.name} and {other_type} in {other.owner.name}. "
-        "Write one of them again with the type of the other, or pass columns= without it."
+        f"The column {one.field.name!r} is {one.field.type} in {one.owner.name} and {other.field.type} in "
+        f"{other.owner.name}. Write one of them again with the type of the other, or pass columns= without it."
     )
 
 

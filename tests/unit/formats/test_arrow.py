@@ -25,15 +25,6 @@ def test_compressed_arrow(tmp_path, kind, compression):
     assert sorted(values(me.read(path).shuffle(seed=3, level="row"))) == sorted([0, 1, 2, 3] * 500)
 
 
-@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
-def test_streams_as_written_before_arrow_0_15(tmp_path, version):
-    options = {"use_legacy_format": True, "metadata_version": version}
-    path = write(tmp_path / "a.arrow", [numbers(0, 5), numbers(5, 8)], **options)
-    assert path.read_bytes()[:4] != b"\xff\xff\xff\xff"
-    assert values(me.read(path)) == list(range(8))
-    assert values(me.read(path).skip(6)) == [6, 7]
-
-
 def test_a_stream_without_an_end_marker_is_whole(tmp_path):
     path = write_numbers(tmp_path / "a.arrow", 0, 10)
     path.write_bytes(path.read_bytes()[:-8])
@@ -53,10 +44,9 @@ def test_wide_schemas_and_long_headers(tmp_path):
     assert list(me.read(path)) == batch.to_pylist() * 2
 
 
-@pytest.mark.parametrize("legacy", [False, True], ids=["now", "legacy"])
-def test_a_truncated_stream_is_an_error_that_names_it_or_whole_messages(tmp_path, legacy):
+def test_a_truncated_stream_is_an_error_that_names_it_or_whole_messages(tmp_path):
     batches = [numbers(0, 4), numbers(4, 8), numbers(8, 12)]
-    source = write(tmp_path / "whole", batches, use_legacy_format=legacy)
+    source = write(tmp_path / "whole", batches)
     whole = source.read_bytes()
     ends = {offset + length: 4 * number for number, (offset, length, _) in enumerate(scan_file(str(source)).blocks, 1)}
     schema_end = scan_file(str(source)).blocks[0][0]

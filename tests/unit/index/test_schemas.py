@@ -100,13 +100,6 @@ def test_the_order_of_files_does_not_decide_the_type():
         assert found.names == list(dict.fromkeys(name for schema in one for name in schema.schema.names))
 
 
-def test_the_error_names_the_field_inside_a_struct():
-    one = by_values(x=pa.struct([("deep", "int64")]))
-    other = by_values("b.jsonl", x=pa.struct([("deep", "string")]))
-    with pytest.raises(SchemaMismatchError, match=r"'x\.deep' is int64 in a\.jsonl and string in b\.jsonl"):
-        common_schema([one, other], None)
-
-
 def test_the_error_names_the_file_that_decided_the_type():
     schemas = [by_values(x="int64"), by_values("b.jsonl", x="double"), by_values("c.jsonl", x="string")]
     with pytest.raises(SchemaMismatchError, match=r"double in b\.jsonl and string in c\.jsonl"):

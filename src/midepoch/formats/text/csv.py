@@ -17,17 +17,17 @@ from midepoch.formats.text.records import (
     Before,
     MalformedError,
     TextBlocks,
-    TypeClashError,
     bad_byte,
     compressible,
     open_text,
     scan_text,
     text_start,
-    widened,
+    wider_type,
 )
 from midepoch.storage.objects import Bytes, Location
 
-QUOTE, RETURN = map(ord, '"\r')
+QUOTED = rb'(?<![^%b\n\r])"(?:[^"]+|"")*+("?)'
+"""A field in quotes: from a quote that begins a field to the one that closes it, or to the end of the bytes."""
 # Without 0 and 1: with them, the type of a column would depend on which of its rows share a block.
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
@@ -65,7 +65,7 @@ class Records:
         has_hex = pa.int64() in table.schema.types and _has_hex(data)
         kinds = [self._plain(data, field, has_hex) for field in table.schema]
         if known is not None:
-            kinds = [text_widened(one, kind, "") for one, kind in zip(known.types, kinds, strict=True)]
+            kinds = [wider_type(one, kind) or pa.string() for one, kind in zip(known.types, kinds, strict=True)]
         return pa.schema(list(zip(self.names, kinds, strict=True))), table.num_rows
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
@@ -109,14 +109,6 @@ class Records:
         return kind if is_plain else pa.string()
 
 
-def text_widened(one: pa.DataType, other: pa.DataType, field: str) -> pa.DataType:
-    """The type that holds both; a string, if no other type does."""
-    try:
-        return widened(one, other, field)
-    except TypeClashError:
-        return pa.string()
-
-
 def _has_hex(data: bytes) -> bool:
     letters = np.frombuffer(data, np.uint8)
     return bool(((letters[:-1] == ord("0")) & ((letters[1:] | 32) == ord("x"))).any())
@@ -127,53 +119,15 @@ def record_ends(data: bytes, delimiter: int, *, last: bool) -> I64:
 
     As in pyarrow, only a quote at the beginning of a field opens; any other quote outside of quotes is a letter.
     """
-    letters = np.frombuffer(data, np.uint8)
-    newlines = np.flatnonzero(letters == NEWLINE)
-    quotes = np.flatnonzero(letters == QUOTE)
-    if not len(quotes):
-        return newlines + 1
-    if _are_pairs(letters, quotes, delimiter):
-        inside = np.searchsorted(quotes, newlines) % 2 == 1
-        unclosed = len(quotes) % 2 == 1
-    else:
-        opens, closes = _walk(data, quotes.tolist(), delimiter)
-        before = np.searchsorted(opens, newlines) - 1
-        inside = newlines < closes[before]
-        unclosed = int(closes[-1]) == len(data)
-    if last and unclosed:
+    newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE)
+    bounds, is_closed = [0], True
+    for quoted in re.finditer(QUOTED % re.escape(bytes([delimiter])), data):
+        bounds += quoted.span()
+        is_closed = bool(quoted[1])
+    if last and not is_closed:
         raise MalformedError("ends inside quotes: a quote is opened and never closed")
-    ends: I64 = newlines[~inside] + 1
+    ends: I64 = newlines[np.searchsorted(bounds, newlines, "right") % 2 == 1] + 1
     return ends
-
-
-def _are_pairs(letters: np.ndarray, quotes: I64, delimiter: int) -> bool:
-    """True if quotes come in pairs: each first one begins a field or follows a quote, each second one ends likewise."""
-    edges = np.array([delimiter, NEWLINE, RETURN], np.uint8)
-    opens, closes = quotes[::2], quotes[1::2]
-    before = letters[opens - 1]
-    after = letters[np.minimum(closes + 1, len(letters) - 1)]
-    opened = np.isin(before, edges) | (before == QUOTE) | (opens == 0)
-    closed = np.isin(after, edges) | (after == QUOTE) | (closes == len(letters) - 1)
-    # A quote right before the first of a pair is the second of the pair before: together they are an escaped quote.
-    return bool(opened.all() and closed.all())
-
-
-def _walk(data: bytes, quotes: list[int], delimiter: int) -> tuple[I64, I64]:
-    """Where quoted text begins and ends, quote by quote: for files with quotes in the middle of fields."""
-    edges = (delimiter, NEWLINE, RETURN)
-    opens, closes = [-1], [-1]
-    number = 0
-    while number < len(quotes):
-        begin = quotes[number]
-        number += 1
-        if begin > 0 and data[begin - 1] not in edges:
-            continue
-        while number + 1 < len(quotes) and quotes[number + 1] == quotes[number] + 1:
-            number += 2
-        opens.append(begin)
-        closes.append(quotes[number] if number < len(quotes) else len(data))
-        number += 1
-    return np.array(opens), np.array(closes)
 
 
 def _delimiter(path: Location) -> str:

@@ -8,13 +8,12 @@ import pyarrow as pa
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
-from midepoch.formats.text.jsonl import FIX, SUFFIXES, clash, first_error, infer_lines, parse_lines
+from midepoch.formats.text.jsonl import FIX, SUFFIXES, explain_lines, infer_lines, parse_lines
 from midepoch.formats.text.records import (
     READ_BYTES,
     Before,
     MalformedError,
     TextBlocks,
-    TypeClashError,
     compressible,
     open_text,
     scan_text,
@@ -22,7 +21,8 @@ from midepoch.formats.text.records import (
 )
 from midepoch.storage.objects import Bytes, Location
 
-QUOTE, COMMA, BACKSLASH = map(ord, '",\\')
+QUOTE, COMMA = map(ord, '",')
+ESCAPED = re.compile(rb"\\.", re.DOTALL)
 STEPS = np.zeros(256, np.int8)
 STEPS[[ord("{"), ord("[")]] = 1
 STEPS[[ord("}"), ord("]")]] = -1
@@ -68,14 +68,10 @@ class Elements:
 
     def explain(self, data: bytes, error: Exception, before: Before) -> str:
         lines = _lines(data)
-        if isinstance(error, TypeClashError):
-            end = before.rows + sum(1 for line in lines.split(b"\n") if line.strip())
-            return f"elements {before.rows + 1:,} to {end:,}: {clash(error)}"
         stray = _stray_comma(lines)
         if stray is not None:
             return f"element {before.rows + stray + 1:,}: a comma has no element before it. {FIX}"
-        number, reason = first_error(lines, error)
-        return f"element {before.rows + number + 1:,}: {reason} {FIX}"
+        return explain_lines(lines, error, "element", before.rows)
 
 
 def _first_element(path: Location, file: Bytes) -> int:
@@ -105,10 +101,8 @@ def _stray_comma(lines: bytes) -> int | None:
 
 def _outline(data: bytes) -> tuple[I64, int | None]:
     """The offsets of the commas between elements, and of the bracket that closes the array, if it is there."""
-    letters = np.frombuffer(data, np.uint8)
+    letters = np.frombuffer(ESCAPED.sub(b"  ", data), np.uint8)
     marks = np.flatnonzero(IS_MARK[letters])
-    if BACKSLASH in data:
-        marks = marks[~_is_escaped_quote(letters, marks)]
     kinds = letters[marks]
     outside = np.cumsum(kinds == QUOTE) % 2 == 0
     steps = STEPS[kinds]
@@ -117,17 +111,6 @@ def _outline(data: bytes) -> tuple[I64, int | None]:
     until = int(closing[0]) if len(closing) else len(marks)
     is_comma = (kinds[:until] == COMMA) & outside[:until] & (depth[:until] == 0)
     return marks[:until][is_comma], int(marks[until]) if len(closing) else None
-
-
-def _is_escaped_quote(letters: np.ndarray, marks: I64) -> np.ndarray:
-    """Which marks are quotes after an odd number of backslashes."""
-    backslashes = np.flatnonzero(letters == BACKSLASH)
-    first_of_run = backslashes[np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)]
-    escaped = np.zeros(len(marks), bool)
-    after = np.flatnonzero((letters[marks] == QUOTE) & (marks > 0) & (letters[marks - 1] == BACKSLASH))
-    run = first_of_run[np.searchsorted(first_of_run, marks[after], "left") - 1]
-    escaped[after] = (marks[after] - run) % 2 == 1
-    return escaped
 
 
 FORMAT = Format(

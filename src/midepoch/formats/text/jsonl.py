@@ -9,20 +9,19 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from midepoch._common.hashing import I64
-from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead
+from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, with_inner
 from midepoch.formats.text.records import (
     NEWLINE,
     Before,
     MalformedError,
     TextBlocks,
-    TypeClashError,
     bad_byte,
     check_utf8,
     compressible,
     open_text,
     scan_text,
     text_start,
-    widened_schema,
+    widened,
     with_items,
 )
 from midepoch.storage.objects import Location
@@ -35,6 +34,8 @@ MOST_LEVELS = 100
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, or the rest of the text if it is not closed, so that nothing is searched twice."""
 OPENING, CLOSING = b"{[", b"}]"
+CLASH = re.compile(r"Field (.*?) has incompatible types: (.*?) vs (.*?)(?:: Unable to merge: |\Z)", re.DOTALL)
+"""How Arrow names a field that has two types, and then the fields inside it."""
 
 
 def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
@@ -62,12 +63,7 @@ class Lines:
         return parse_lines(data, wanted)
 
     def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        above = before.lines()
-        if isinstance(error, TypeClashError):
-            end = above + max(1, data.count(b"\n"))
-            return f"lines {above + 1:,} to {end:,}: {clash(error)}"
-        number, reason = first_error(data, error)
-        return f"line {above + number + 1:,}: {reason} {FIX}"
+        return explain_lines(data, error, "line", before.lines())
 
 
 def scan_lines(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
@@ -90,10 +86,6 @@ class TextLines(Lines):
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         return pa.table({"line": pa.array([line.decode() for line in _filled_lines(data)], pa.string())})
-
-    def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        number, reason = first_error(data, error)
-        return f"line {before.lines() + number + 1:,}: {reason} {FIX}"
 
 
 def _filled_lines(data: bytes) -> list[bytes]:
@@ -118,7 +110,7 @@ def infer_lines(data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None,
     if table.num_rows != objects:
         raise MalformedError("has more than one value in a line")
     inferred = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
-    return widened_schema(known, inferred), objects
+    return inferred if known is None else widened(known, inferred), objects
 
 
 def parse_lines(data: bytes, wanted: pa.Schema) -> pa.Table:
@@ -183,12 +175,18 @@ def first_error(data: bytes, error: Exception) -> tuple[int, str]:
     return number, f"{_in_words(reason)}."
 
 
-def clash(error: TypeClashError) -> str:
-    """The message for two types of one field."""
-    return (
-        f"the field {error.field!r} is {error.other} here and {error.one} before. A field must have one type: write "
-        "the file again."
-    )
+def explain_lines(data: bytes, error: Exception, row: str, above: int) -> str:
+    """What is wrong in these lines, of which each is called a ``row``, and in which of them; ``above`` are before."""
+    clashes = CLASH.findall(str(error)) if isinstance(error, pa.ArrowTypeError) else []
+    if clashes:
+        field, (_, before, here) = ".".join(name for name, _, _ in clashes), clashes[-1]
+        end = above + data.rstrip().count(b"\n") + 1
+        return (
+            f"{row}s {above + 1:,} to {end:,}: the field {field!r} is {here} here and {before} before. A field "
+            "must have one type: write the file again."
+        )
+    number, reason = first_error(data, error)
+    return f"{row} {above + number + 1:,}: {reason} {FIX}"
 
 
 def _in_words(reason: str) -> str:
@@ -210,13 +208,7 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _without_times(kind: pa.DataType) -> pa.DataType:
     """The type, with strings in place of the times that pyarrow infers from some strings."""
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(_without_times(kind.value_type))
-    return kind
+    return pa.string() if pa.types.is_timestamp(kind) else with_inner(kind, _without_times)
 
 
 def check_nesting(data: bytes, begins: I64) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from midepoch._common.checks import count
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Block, Scan, check_inflation, read_as
+from midepoch.formats.base import Block, Scan, check_inflation, read_as, with_inner
 from midepoch.storage.objects import Bytes, Location, open_bytes, open_file
 
 CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -34,14 +34,6 @@ VALUE_BYTES = 8
 
 class MalformedError(Exception):
     """The bytes do not follow the format. The message says what is wrong, without the file's name."""
-
-
-class TypeClashError(Exception):
-    """A field has two types, and no type holds the values of both."""
-
-    def __init__(self, field: str, one: pa.DataType, other: pa.DataType) -> None:
-        super().__init__(f"the field {field!r} is {one} and {other}")
-        self.field, self.one, self.other = field, one, other
 
 
 class Grammar(Protocol):
@@ -83,7 +75,7 @@ def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Gra
     for offset, data in _whole_records(path, file, start, seeks, grammar, limit):
         try:
             schema, added = grammar.infer(data, schema)
-        except (pa.ArrowException, MalformedError, TypeClashError) as error:
+        except (pa.ArrowException, MalformedError) as error:
             explained = grammar.explain(data, error, Before(file, offset, rows))
             raise DataFormatError(f"{path}, {explained}") from error
         if added:
@@ -188,24 +180,20 @@ def _block_ends(ends: I64, size: int, most: int) -> Iterator[int]:
         yield begin
 
 
-def widened(one: pa.DataType, other: pa.DataType, field: str) -> pa.DataType:
-    """The type that holds the values of both: null yields, integers become floats, structs gain fields."""
-    if one.equals(other) or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if {one, other} == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return pa.struct(list(_widened_fields(list(one), list(other), f"{field}.").values()))
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(widened(one.value_type, other.value_type, f"{field}[]"))
-    raise TypeClashError(field, one, other)
+def widened(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The schema with the fields of both: nulls yield, integers become floats, structs gain fields.
+
+    Raises ``pa.ArrowTypeError`` if no type holds the values of both.
+    """
+    return pa.unify_schemas([one, other], promote_options="permissive")
 
 
-def widened_schema(one: pa.Schema | None, other: pa.Schema) -> pa.Schema:
-    """The schema with the fields of both, each widened."""
-    return other if one is None else pa.schema(list(_widened_fields(list(one), list(other), "").values()))
+def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both; None if there is none."""
+    try:
+        return widened(pa.schema([("", one)]), pa.schema([("", other)])).field(0).type
+    except pa.ArrowTypeError:
+        return None
 
 
 def with_items(kind: pa.DataType) -> pa.DataType:
@@ -213,20 +201,8 @@ def with_items(kind: pa.DataType) -> pa.DataType:
 
     pyarrow reads such lists from JSON as damaged arrays: they have fewer items than their offsets say.
     """
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(with_items(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.string() if pa.types.is_null(kind.value_type) else with_items(kind.value_type))
-    return kind
-
-
-def _widened_fields(ones: list[pa.Field], others: list[pa.Field], above: str) -> dict[str, pa.Field]:
-    fields = {field.name: field for field in ones}
-    for field in others:
-        known = fields.get(field.name)
-        kind = field.type if known is None else widened(known.type, field.type, above + field.name)
-        fields[field.name] = pa.field(field.name, kind)
-    return fields
+    is_empty = pa.types.is_list(kind) and pa.types.is_null(kind.value_type)
+    return pa.list_(pa.string()) if is_empty else with_inner(kind, with_items)
 
 
 def codec_of(head: bytes) -> str | None:

@@ -129,7 +129,7 @@ def test_text_and_stated_types_together(tmp_path):
 def test_files_of_clashing_types_are_both_named(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines([{"a": {"b": [1]}}]))
     (tmp_path / "b.jsonl").write_bytes(lines([{"a": {"b": ["x"]}}]))
-    with pytest.raises(me.SchemaMismatchError, match=r"column 'a\.b\[\]' is int64 in a\.jsonl and string in b\.jsonl"):
+    with pytest.raises(me.SchemaMismatchError, match=r"column 'a' is .*int64.* in a\.jsonl and .*string.* in b\.jsonl"):
         me.read(tmp_path)
 
 
