@@ -8,15 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from midepoch._common.checks import count
 from midepoch._common.world import usable_cores
@@ -28,8 +27,8 @@ R = TypeVar("R")
 
 IN_FLIGHT = 1000
 """How many jobs an executor of the caller has at a time: enough for a cluster of as many cores."""
-ATTEMPTS = 4
-"""How often a job is begun, if processes are killed meanwhile, before that is an error."""
+DEATHS_OF_A_RUN = 5
+"""How often processes may be killed before that is an error."""
 DEATHS = {
     ("distributed", "KilledWorker"),
     ("ray", "NodeDiedError"),
@@ -52,7 +51,7 @@ def run_all(
     Without an executor, as many processes as this process may use cores make the calls. They are made in this process
     if there is only one job or one core, or if the function cannot be sent to other processes.
 
-    If one of these processes is killed, its jobs begin again in new processes, up to ``ATTEMPTS`` times. An executor
+    If one of these processes is killed, its jobs begin again in new processes, a few times. An executor
     of the caller is not replaced: Dask and Ray run lost jobs again themselves; elsewhere a lost job is an error. So a
     job may run more than once, and even twice at a time, with the same effect.
 
@@ -99,129 +98,78 @@ def _run_on(
         call = partial(_call_pickled, pickle.dumps(function))
     else:  # Dask would take equal calls of two runs for one call, and return the older result
         call = partial(_call, os.urandom(8), function)
-    run = _Run(executor, call, enumerate(jobs), IN_FLIGHT)
-    yield from run.results(tick)
-    if run.lost:
-        unfinished = len(run.lost) + sum(1 for _ in run.tasks)
+    unfinished = len(jobs)
+    try:
+        for number, result in _results(executor, call, enumerate(jobs), IN_FLIGHT, tick):
+            unfinished -= 1
+            yield jobs[number], result
+    except Exception as error:
+        if not _is_death(error):
+            raise
         raise RuntimeError(
             f"A worker of the executor died with {count('job', unfinished)} of {len(jobs):,} unfinished "
-            f"({_words(run.death)}). Most often its memory ran out, or it cannot import what it was sent: a script "
+            f"({_words(error)}). Most often its memory ran out, or it cannot import what it was sent: a script "
             "must do its work below the line if __name__ == '__main__':. Start a new executor, with fewer workers or "
             "more memory for each, and call this again."
-        ) from run.death
+        ) from error
 
 
 def _run_in_processes(
     function: Callable[[J], R], jobs: Sequence[J], processes: int, tick: Callable[[], None]
 ) -> Iterator[tuple[J, R]]:
     """Run jobs in processes that are started here, and started again if they are killed."""
-    tasks: Iterator[tuple[int, J]] = enumerate(jobs)
-    attempts: Counter[int] = Counter()
+    unfinished, deaths = dict(enumerate(jobs)), 0
     while True:
         try:
             with _Processes(processes, _pickled(function)) as pool:
                 _try_loading(pool, processes)
-                run = _Run(pool, _call_sent, tasks, 2 * processes)
-                yield from run.results(tick)
+                for number, result in _results(pool, _call_sent, unfinished.copy().items(), 2 * processes, tick):
+                    yield unfinished.pop(number), result
+            return
         except _UnsendableError as error:
             log.warning(
                 "The work is done in one process only, because its function cannot be sent to others (%s). Define all "
                 "functions at the top level of a module that other processes can import, or pass an executor.",
                 error,
             )
-            yield from ((job, function(job)) for _, job in tasks)
+            yield from ((job, function(job)) for job in unfinished.values())
             return
-        if not run.lost:
-            return
-        attempts.update(number for number, _ in run.lost)
-        _report_deaths(run, max(attempts.values()), len(jobs))
-        tasks = chain(run.lost, tasks)
+        except BrokenExecutor as death:
+            deaths += 1
+            if deaths == DEATHS_OF_A_RUN:
+                raise RuntimeError(
+                    f"Processes were killed {count('time', deaths)}, and {count('job', len(unfinished))} of "
+                    f"{len(jobs):,} are unfinished ({_words(death)}). Most often memory ran out. Use fewer processes "
+                    "at a time, such as executor=concurrent.futures.ProcessPoolExecutor(2), and call this again."
+                ) from death
+            log.warning("A process was killed (%s). New processes do its jobs, and those of the others.", _words(death))
 
 
-def _report_deaths(run: "_Run[Any, Any]", attempts: int, jobs: int) -> None:
-    if attempts == ATTEMPTS:
-        raise RuntimeError(
-            f"Processes were killed {count('time', attempts)} during the same {count('job', len(run.lost))} of "
-            f"{jobs:,} ({_words(run.death)}). Most often memory ran out. Use fewer processes at a time, such as "
-            "executor=concurrent.futures.ProcessPoolExecutor(2), and call this again."
-        ) from run.death
-    log.warning(
-        "A process was killed (%s). New processes begin its jobs, and those of the others, again: %s.",
-        _words(run.death),
-        count("job", len(run.lost)),
-    )
-
-
-class _Run(Generic[J, R]):
-    """Numbered jobs on one executor, ``in_flight`` at a time.
-
-    If a worker dies, no further job begins. Those that were submitted and have no result are ``lost``.
-    """
-
-    def __init__(
-        self, executor: Executor, call: Callable[[J], R], tasks: Iterator[tuple[int, J]], in_flight: int
-    ) -> None:
-        self._executor, self._call, self._in_flight = executor, call, in_flight
-        self._submitted: dict[Future[R], tuple[int, J]] = {}
-        self._finished: SimpleQueue[Future[R]] = SimpleQueue()
-        self.tasks = tasks
-        self.lost: list[tuple[int, J]] = []
-        self.death: Exception | None = None
-
-    def results(self, tick: Callable[[], None]) -> Iterator[tuple[J, R]]:
-        """Each job with its result, as soon as it is finished."""
-        try:
-            while self._submit():
-                future = self._next_finished(tick)
-                task = self._submitted.pop(future)
-                try:
-                    result = future.result()
-                except Exception as error:
-                    if not _is_death(error):
-                        raise
-                    self._lose(task, error)
-                else:
-                    yield task[1], result
-        finally:
-            self._cancel()
-
-    def _next_finished(self, tick: Callable[[], None]) -> Future[R]:
+def _results(
+    executor: Executor,
+    call: Callable[[J], R],
+    jobs: Iterable[tuple[int, J]],
+    in_flight: int,
+    tick: Callable[[], None],
+) -> Iterator[tuple[int, R]]:
+    """The number of each job with its result, as soon as it is finished. ``in_flight`` are submitted at a time."""
+    waiting, running, finished = iter(jobs), dict[Future[R], int](), SimpleQueue[Future[R]]()
+    try:
         while True:
+            for number, job in islice(waiting, in_flight - len(running)):
+                future = executor.submit(call, job)
+                running[future] = number
+                future.add_done_callback(finished.put)
+            if not running:
+                return
             try:
-                return self._finished.get(timeout=TICK_SECONDS)
+                future = finished.get(timeout=TICK_SECONDS)
             except Empty:
                 tick()
-
-    def _submit(self) -> bool:
-        """Submit as many jobs as may be in flight; returns false if there is none to wait for."""
-        while self.death is None and len(self._submitted) < self._in_flight:
-            task = next(self.tasks, None)
-            if task is None:
-                break
-            try:
-                future = self._executor.submit(self._call, task[1])
-            except BrokenExecutor as error:
-                self._lose(task, error)
-                break
-            except (ValueError, OSError) as error:
-                if not isinstance(self._executor, _Processes):
-                    raise
-                # A process died while another was started, and the pipes that this one should get are closed already.
-                self._lose(task, error)
-                break
-            self._submitted[future] = task
-            future.add_done_callback(self._finished.put)
-        return bool(self._submitted)
-
-    def _lose(self, task: tuple[int, J], error: Exception) -> None:
-        self.lost.append(task)
-        if self.death is None:
-            self.death = error
-            if not isinstance(error, BrokenExecutor):  # a broken executor has ended all its futures
-                self._cancel()
-
-    def _cancel(self) -> None:
-        for future in list(self._submitted):
+            else:
+                yield running.pop(future), future.result()
+    finally:
+        for future in running:
             future.cancel()
 
 
@@ -236,6 +184,12 @@ class _Processes(ProcessPoolExecutor):
         # A forked process could inherit locks that other threads hold. A fork server would keep the environment that
         # it was started with.
         super().__init__(processes, multiprocessing.get_context("spawn"), _prepare_process, (payload,))
+
+    def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
+        try:
+            return super().submit(*arguments, **named)
+        except (ValueError, OSError) as error:  # a process died while another was started: its pipes are closed
+            raise BrokenExecutor(str(error)) from error
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if kind is not None and not issubclass(kind, Exception):
@@ -278,7 +232,7 @@ def _try_loading(pool: Executor, processes: int) -> None:
     """
     try:
         failures = [loading.result() for loading in [pool.submit(_loading_error) for _ in range(processes)]]
-    except (BrokenExecutor, ValueError, OSError) as error:  # the last two if one ends while another is started
+    except BrokenExecutor as error:
         raise RuntimeError(
             "The processes for this work ended while they started. Each of them first imports the main script, so a "
             "script must do its work below the line if __name__ == '__main__':. Without processes it works with "
@@ -355,8 +309,8 @@ class ProgressBar:
     is finished.
     """
 
-    def __init__(self, title: str, *, unit: str, total: int | None = None, every: float = EVERY_SECONDS) -> None:
-        self._title, self._unit, self._total, self._every = title, unit, total, every
+    def __init__(self, title: str, *, unit: str, total: int | None = None) -> None:
+        self._title, self._unit, self._total = title, unit, total
         self._start, self._drawn_at = time.monotonic(), float("-inf")
         self._done, self._note, self._is_logged = 0, "", False
 
@@ -364,7 +318,7 @@ class ProgressBar:
     def is_due(self) -> bool:
         """True if an update would be drawn now, so that callers compute what they pass only then."""
         now = time.monotonic()
-        return now - self._start >= QUIET_SECONDS and now - self._drawn_at >= self._every and sys.stderr.isatty()
+        return now - self._start >= QUIET_SECONDS and now - self._drawn_at >= EVERY_SECONDS and sys.stderr.isatty()
 
     def update(self, done: int, *, total: int | None = None, note: str = "") -> None:
         """Set how many units are done. ``total``, and the ``note`` after the numbers, stay until they are replaced."""
@@ -422,11 +376,8 @@ class ThreadClock(threading.local):
         """The same function, timed."""
 
         def call(*arguments: Any) -> Any:
-            begun = time.perf_counter()
-            try:
+            with self.running():
                 return function(*arguments)
-            finally:
-                self.seconds += time.perf_counter() - begun
 
         return call
 
