@@ -73,12 +73,14 @@ class CudaCopies:
         """
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-        def start_one(tensor: torch.Tensor) -> torch.Tensor:
-            source = tensor.pin_memory() if tensor.nbytes >= LEAST_PINNED else tensor
-            copies.append((torch.empty_like(tensor, device=self._device), source))
+        def start_one(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or value.device == self._device:
+                return value.to(self._device)
+            source = value.pin_memory() if value.nbytes >= LEAST_PINNED else value
+            copies.append((torch.empty_like(value, device=self._device), source))
             return copies[-1][0]
 
-        moved = _moved(item, self._device, start_one)
+        moved = _mapped(item, start_one)
         self._of_loop.record(torch.cuda.current_stream(self._device))
         self._stream.wait_event(self._of_loop)
         with torch.cuda.stream(self._stream):
@@ -95,12 +97,9 @@ def _cuda_copies(index: int, thread: int) -> CudaCopies:
 
 
 def start_copies(item: Any, device: torch.device) -> tuple[Any, Callable[[], None]]:
-    """An item with its tensors on a device, and what to call before it is used. Those that are there already stay.
-
-    Tensors are looked for in mappings, lists, tuples and dataclasses; other objects are asked by their method ``to``.
-    """
+    """An item with its tensors on a device, and what to call before it is used. Those that are there already stay."""
     if device.type != "cuda":
-        return _moved(item, device, lambda tensor: tensor.to(device)), _nothing
+        return _mapped(item, lambda value: value.to(device)), _nothing
     index = torch.cuda.current_device() if device.index is None else device.index
     return _cuda_copies(index, threading.get_ident()).start(item)
 
@@ -109,28 +108,24 @@ def _nothing() -> None:
     """Wait for nothing."""
 
 
-def _moved(item: Any, device: torch.device, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(item, torch.Tensor):
-        return item if item.device.type == device.type and device.index in (None, item.device.index) else move(item)
+def _mapped(item: Any, move: Callable[[Any], Any]) -> Any:
+    """An item with everything moved that has a method ``to``: in mappings, lists, tuples and dataclasses."""
     if isinstance(item, Mapping):
-        moved = {key: _moved(value, device, move) for key, value in item.items()}
-        return moved if type(item) is dict else _changed(item, moved)
+        moved = {key: _mapped(value, move) for key, value in item.items()}
+        if type(item) is dict:
+            return moved
+        changed: Any = copy(item)  # such as the output of a tokeniser
+        changed.update(moved)
+        return changed
     if isinstance(item, list | tuple):
-        values = [_moved(value, device, move) for value in item]
+        values = [_mapped(value, move) for value in item]
         return type(item)(*values) if hasattr(item, "_fields") else type(item)(values)
     if dataclasses.is_dataclass(item) and not isinstance(item, type):
         changed = copy(item)
         for field in dataclasses.fields(item):
-            object.__setattr__(changed, field.name, _moved(getattr(item, field.name), device, move))
+            object.__setattr__(changed, field.name, _mapped(getattr(item, field.name), move))
         return changed
-    return item.to(device) if callable(getattr(item, "to", None)) else item
-
-
-def _changed(mapping: Any, values: dict[Any, Any]) -> Any:
-    """A copy of a mapping of the user's, such as the output of a tokeniser, with other values."""
-    changed = copy(mapping)
-    changed.update(values)
-    return changed
+    return move(item) if callable(getattr(item, "to", None)) else item
 
 
 def on_device(all_turns: Generator[Turns | None, None, None], device: torch.device) -> Generator[Turns, None, None]:
@@ -143,22 +138,21 @@ def on_device(all_turns: Generator[Turns | None, None, None], device: torch.devi
     process, this_process, is_exiting = os.getpid(), os.getpid, sys.is_finalizing  # modules are emptied at the end
     waiting: tuple[Turns, Callable[[], None]] | None = None
     error: Exception | None = None
+    started = _started(all_turns, device)
     try:
-        try:
-            for started in _started(all_turns, device):
-                ready, waiting = waiting, started
-                if ready is not None:
-                    ready[1]()
-                    yield ready[0]
-                del ready, started
-        except Exception as raised:
-            if isinstance(raised, StaleIteratorError):
+        while error is None:
+            ready = waiting
+            try:
+                waiting = next(started)
+            except StaleIteratorError:
                 raise
-            error = raised
-        if waiting is not None:
-            waiting[1]()
-            yield waiting[0]
-        if error is not None:
+            except Exception as raised:
+                waiting, error = None, raised
+            if ready is not None:
+                ready[1]()
+                yield ready[0]
+            del ready
+        if not isinstance(error, StopIteration):
             raise error
     finally:
         all_turns.close()
@@ -172,10 +166,7 @@ def _started(
     """Each turn with its copies under way, and what to call before it is used. None stays None."""
     is_first = True
     for many in all_turns:
-        if many is None:
-            yield None
-            continue
-        for turns in one_by_one((many,)):
+        for turns in one_by_one(() if many is None else (many,)):
             (item,) = turns.items
             if item is EMPTY:
                 yield turns, _nothing
@@ -185,18 +176,16 @@ def _started(
                 is_first = False
             moved, wait = start_copies(item, device)
             yield turns._replace(items=[moved]), wait
+        if many is None:
+            yield None
 
 
 def _check_first(item: Any) -> None:
     """Raise if the first item has nothing that can be on a device."""
-    if isinstance(item, Mapping | list | tuple) and not _has_tensor(item):
+    found: list[Any] = []
+    _mapped(item, found.append)
+    if isinstance(item, Mapping | list | tuple) and not found:
         raise TypeError(
             "device= moves tensors, and the first batch has none. Leave device= out, or the with_format that makes no "
             "tensors."
         )
-
-
-def _has_tensor(item: Any) -> bool:
-    if isinstance(item, Mapping | list | tuple):
-        return any(map(_has_tensor, item.values() if isinstance(item, Mapping) else item))
-    return isinstance(item, torch.Tensor) or dataclasses.is_dataclass(item) or hasattr(item, "to")

@@ -84,7 +84,7 @@ def items(*numbers):
 
 def test_copies_of_the_next_batch_begin_before_a_batch_is_handed_over(late):
     assert len(list(on_device((Turns(items(number), ()) for number in range(3)), CPU))) == 3
-    assert late == ["start 0", "start 1", "wait 0", "start 2", "wait 1", "wait 2", "wait 2"]
+    assert late == ["start 0", "start 1", "wait 0", "start 2", "wait 1", "wait 2"]
 
 
 def test_many_batches_that_arrive_together_are_copied_one_ahead(late):
