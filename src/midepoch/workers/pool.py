@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import lcm
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch.multiprocessing
@@ -53,7 +53,6 @@ GRACE_SECONDS = 5
 """How long workers may take to finish the item that they make, before they are stopped."""
 UNTOLD = 1 / 4
 """The part of what a worker may be ahead that can be received before the worker is told of it."""
-NOTHING = Chunk([], [], [])
 EMPTY_TURN = Chunk([EMPTY], [], [0])
 GUARD = (
     ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
@@ -250,16 +249,20 @@ class Worker:
 
 
 class Inbox:
-    """Where the turns of one worker arrive in one round. A message stays where it is until its turn has come."""
+    """The turns of one worker in one round, to be taken one after the other.
+
+    A message stays where it is until its turn has come.
+    """
 
     def __init__(self, worker: Worker, round_number: int, progress: Progress, *, timeout: float) -> None:
         self._worker, self._round, self._progress, self._timeout = worker, round_number, progress, timeout
         self._chunks: deque[Chunk] = deque()
-        self._error: Exception | bytes | None = None  # that comes after these
+        self._taken = 0  # of the first chunk
+        self._error: Exception | None = None  # that comes after these
         self._has_ended = False
 
-    def chunk(self, *, wait: bool) -> Chunk | None:
-        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet.
+    def ready(self, *, wait: bool) -> int:
+        """How many turns of one kind can be taken at once; 0 at the end, or if none have arrived and we do not wait.
 
         An error is raised with ``wait`` only: others have turns before.
         """
@@ -274,14 +277,24 @@ class Inbox:
             if content is not None:
                 self._note(content)
             elif not wait:
-                return None
-        if self._chunks:
-            return self._chunks.popleft()
-        if isinstance(self._error, bytes) and wait:
-            pickle.loads(self._error).reraise()
-        if isinstance(self._error, Exception) and wait:
+                return 0
+        if not self._chunks and self._error is not None and wait:
             raise self._error
-        return None
+        return len(self._chunks[0].items) - self._taken if self._chunks else 0
+
+    @property
+    def are_empty(self) -> bool:
+        """True if the turns that are ready are at lanes that have run out."""
+        return self._chunks[0].is_empty
+
+    def take(self, count: int) -> Chunk:
+        """The next turns, of which no more are taken than are ready."""
+        chunk, begin = self._chunks[0], self._taken
+        self._taken += count
+        if self._taken == len(chunk.items):
+            self._chunks.popleft()  # so that the next items are made in their memory
+            self._taken = 0
+        return chunk.cut(begin, begin + count)
 
     def _note(self, content: bytes) -> None:
         kind, body = content[:1], content[1 + ROUND.size :]
@@ -297,7 +310,10 @@ class Inbox:
         elif is_of_round and kind == END:
             self._has_ended = True
         elif is_of_round:
-            self._error = body
+            try:
+                pickle.loads(body).reraise()
+            except Exception as error:
+                self._error = error
 
     def _receive(self, start: int, size: int) -> None:
         """Take the turns of a message. An error about one comes after those before it."""
@@ -311,59 +327,25 @@ class Inbox:
             self._error = error
 
 
-class Port(Protocol):
-    """Where the turns of one worker arrive."""
-
-    def chunk(self, *, wait: bool) -> Chunk | None:
-        """The turns that are next; None at the end, or, without ``wait``, if none have arrived yet."""
-
-
-class Arrivals:
-    """The turns of one worker, to be taken one after the other."""
-
-    def __init__(self, port: Port) -> None:
-        self._port, self._chunk, self._taken = port, NOTHING, 0
-
-    def ready(self, *, wait: bool) -> int:
-        """How many turns of one kind can be taken at once; 0 at the end, or if none have arrived and we do not wait."""
-        if self._taken == len(self._chunk.items):
-            self._chunk, self._taken = self._port.chunk(wait=wait) or NOTHING, 0
-        return len(self._chunk.items) - self._taken
-
-    @property
-    def are_empty(self) -> bool:
-        """True if the turns that are ready are at lanes that have run out."""
-        return self._chunk.is_empty
-
-    def take(self, count: int) -> Chunk:
-        """The next turns, of which no more are taken than are ready."""
-        begin, self._taken = self._taken, self._taken + count
-        taken = self._chunk.cut(begin, self._taken)
-        if self._taken == len(self._chunk.items):
-            self._chunk, self._taken = NOTHING, 0  # so that the next items are made in their memory
-        return taken
-
-
-def in_turn(ports: Sequence[Port], rotation: int, *, has_hashes: bool = False) -> Iterator[Turns | None]:
+def in_turn(inboxes: Sequence[Inbox], rotation: int, *, has_hashes: bool = False) -> Iterator[Turns | None]:
     """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
 
     There is a None before each wait, so that who is one ahead can hand over what it has.
     """
-    arrivals = [Arrivals(port) for port in ports]
     first = ended = passed_over = 0
-    while ended < len(ports):
-        order = arrivals[first:] + arrivals[:first]
+    while ended < len(inboxes):
+        order = [*inboxes[first:], *inboxes[:first]]
         if not order[0].ready(wait=False):
             yield None
         if not order[0].ready(wait=True):  # all lanes of this worker have run out
-            ended, passed_over, first = ended + 1, passed_over + 1, (first + 1) % len(ports)
+            ended, passed_over, first = ended + 1, passed_over + 1, (first + 1) % len(inboxes)
             continue
         for _ in range(passed_over):
             yield _joined([EMPTY_TURN], rotation, has_hashes)
         ended = passed_over = 0
         ready = [0 if not (count := one.ready(wait=False)) or one.are_empty else count for one in order]
         chunks = [one.take(min(ready)) for one in order] if all(ready) else [order[0].take(1)]
-        first = (first + len(chunks)) % len(ports)
+        first = (first + len(chunks)) % len(inboxes)
         turns = _joined(chunks, rotation, has_hashes)
         del chunks
         yield turns

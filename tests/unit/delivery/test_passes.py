@@ -8,6 +8,7 @@ from itertools import chain, islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inboxes import ChunkInbox
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
@@ -41,20 +42,16 @@ def cuts(simulation, reader):
     return range(len(simulation.items_of(reader)) + 1)
 
 
-class Port:
+def inbox_of(turns, most):
     """Where every turn of a worker has arrived, several in a chunk."""
-
-    def __init__(self, turns, most):
-        self._chunks = []
-        for _, item in turns:
-            one = Chunk([EMPTY], [], []) if item is None else Chunk([item], [cursor_after(item)], [])
-            if self._chunks and self._chunks[-1].is_empty == one.is_empty and len(self._chunks[-1].items) < most:
-                self._chunks[-1].extend(one)
-            else:
-                self._chunks.append(one)
-
-    def chunk(self, *, wait):
-        return self._chunks.pop(0) if self._chunks else None
+    chunks = []
+    for _, item in turns:
+        one = Chunk([EMPTY], [], []) if item is None else Chunk([item], [cursor_after(item)], [])
+        if chunks and chunks[-1].is_empty == one.is_empty and len(chunks[-1].items) < most:
+            chunks[-1].extend(one)
+        else:
+            chunks.append(one)
+    return ChunkInbox(chunks)
 
 
 @quick
@@ -72,9 +69,9 @@ def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(siz
     simulation = Simulation(world.waiting(world.start()), 0, readers)
     for reader in range(readers):
         singly, together = ReportedProgress(session, reader), ReportedProgress(session, reader)
-        ports = [Port(simulation.turns[reader][worker::workers], most) for worker in range(workers)]
+        inboxes = [inbox_of(simulation.turns[reader][worker::workers], most) for worker in range(workers)]
         period = session.assignment.period
-        arrived = filter(None, in_turn(ports, period))
+        arrived = filter(None, in_turn(inboxes, period))
         one_by_one = chain.from_iterable(singly.follow(simulation.as_turns(reader, period)))
         for item, other in zip(one_by_one, chain.from_iterable(together.follow(arrived)), strict=True):
             assert item == other

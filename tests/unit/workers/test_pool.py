@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
+from inboxes import ChunkInbox
 from midepoch.delivery.metrics import Tally
 from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.workers import process
@@ -67,8 +68,9 @@ class Workers:
         return self.all[number]
 
     def items(self, number, *, wait=False):
-        chunk = self.inboxes[number].chunk(wait=wait)
-        return None if chunk is None else list(chunk.items)
+        inbox = self.inboxes[number]
+        count = inbox.ready(wait=wait)
+        return list(inbox.take(count).items) if count else None
 
 
 @pytest.fixture
@@ -168,18 +170,6 @@ def test_messages_of_a_loop_that_was_left_are_given_back(workers):
     assert one[0].given_back == 3
 
 
-class Arriving:
-    """A port to which chunks come; what is not waited for may not have arrived."""
-
-    def __init__(self, chunks, arrived):
-        self._chunks, self._arrived = list(chunks), arrived
-
-    def chunk(self, *, wait):
-        if not self._chunks or (not wait and not self._arrived()):
-            return None
-        return self._chunks.pop(0)
-
-
 @st.composite
 def cut_turns(draw):
     """For each worker its turns, and the same cut into chunks of turns of one kind."""
@@ -219,9 +209,9 @@ def without_empty_end(turns):
 @given(cut_turns(), st.integers(1, 6), st.data())
 def test_turns_come_in_the_order_of_the_rank_with_their_cursors(drawn, rotation, data):
     numbered, chunked = drawn
-    ports = [Arriving(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
+    inboxes = [ChunkInbox(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
     got = []
-    for items, cursors, hashes in filter(None, in_turn(ports, rotation, has_hashes=True)):
+    for items, cursors, hashes in filter(None, in_turn(inboxes, rotation, has_hashes=True)):
         assert len(hashes) == len(items)
         before = len(got)
         for number, item in enumerate(items):
@@ -236,31 +226,30 @@ def test_turns_come_in_the_order_of_the_rank_with_their_cursors(drawn, rotation,
 @given(cut_turns(), st.data())
 def test_without_cursors_items_come_in_the_same_order(drawn, data):
     numbered, chunked = drawn
-    ports = [Arriving(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
+    inboxes = [ChunkInbox(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
     for chunk in (chunk for chunks in chunked for chunk in chunks):
         chunk.cursors.clear()
-    all_turns = filter(None, in_turn(ports, 1))
+    all_turns = filter(None, in_turn(inboxes, 1))
     got = [item for turns in all_turns for item in turns.items if item is not EMPTY]
     assert got == [turn[0] for turn in expected(numbered) if turn is not None]
 
 
-class Waiting:
-    """A port at which chunks arrive only when they are waited for. It notes when that is."""
+class Waiting(ChunkInbox):
+    """It notes when turns are waited for: none arrives earlier."""
 
-    def __init__(self, name, chunks, log):
-        self._name, self._chunks, self._log, self._waited = name, list(chunks), log, False
+    def __init__(self, name, log):
+        super().__init__([Chunk([name], [], []), Chunk([name], [], [])], lambda: False)
+        self._name, self._log = name, log
 
-    def chunk(self, *, wait):
-        if not wait or not self._chunks:
-            return None
-        self._log.append(f"wait for {self._name}")
-        return self._chunks.pop(0)
+    def read(self, seconds):
+        if seconds:
+            self._log.append(f"wait for {self._name}")
+        return super().read(seconds)
 
 
 def test_a_wait_is_announced_so_that_what_is_ready_can_be_handed_over_first():
     log = []
-    ports = [Waiting(name, [Chunk([name], [], []), Chunk([name], [], [])], log) for name in "ab"]
-    for turns in in_turn(ports, 1):
+    for turns in in_turn([Waiting("a", log), Waiting("b", log)], 1):
         log.append("announced" if turns is None else turns.items)
     waits = [one for name in "abab" for one in ("announced", f"wait for {name}", [name])]
-    assert log == [*waits, "announced", "announced"], "the end is waited for too"
+    assert log == [*waits, "announced", "wait for a", "announced", "wait for b"]
