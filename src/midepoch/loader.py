@@ -30,7 +30,7 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset, plan_of, position_of
 from midepoch.dataset.dataset import Item, Made, Row, Table
 from midepoch.delivery.agreement import check_ranks_agree
-from midepoch.delivery.metrics import Meter, OnMetrics
+from midepoch.delivery.metrics import Meter
 from midepoch.delivery.passes import Pass, PassIterator, Progress, Turns
 from midepoch.delivery.plan import Even, Plan, check_shard, describe_plan
 from midepoch.delivery.position import Position
@@ -81,8 +81,6 @@ class LoaderArguments(TypedDict, total=False):
     check_ranks: bool
     device: str | torch.device | None
     digest: bool
-    on_metrics: OnMetrics | None
-    metrics_every: int
 
 
 class Loader(torch.utils.data.DataLoader[Item]):
@@ -110,7 +108,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
     marked by :attr:`is_padding`. In a process group of torch the ranks compare what they read when a loop starts, and
     raise if it differs; ``check_ranks=False`` switches that off. With ``digest=True`` it keeps a digest of the rows
     that were delivered, which is part of the state; :meth:`check_digest` proves that each came exactly once.
-    ``on_metrics`` is called with :meth:`metrics` after each ``metrics_every`` batches.
 
     With ``global_batch_size`` and ``micro_batch_size`` in place of ``batch_size``, a step is :attr:`accumulation`
     batches of every rank, and has the same rows on any number of ranks that divides the number of micro-batches. The
@@ -227,8 +224,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
         check_ranks: bool = True,
         device: str | torch.device | None = None,
         digest: bool = False,
-        on_metrics: OnMetrics | None = None,
-        metrics_every: int = 100,
         sampler: None = None,
         batch_sampler: None = None,
         generator: None = None,
@@ -238,9 +233,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
         num_workers = check_integer("num_workers", num_workers)
         batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=1)
         checked_device = check_device(device, pin_memory=pin_memory)
-        if on_metrics is not None and not callable(on_metrics):
-            raise TypeError(f"on_metrics must be a function of the metrics, not a {type(on_metrics).__name__}.")
-        metrics_every = check_integer("metrics_every", metrics_every, least=1)
         batch_size, batches_per_step = micro_batches(batch_size, global_batch_size, micro_batch_size)
         options = LoaderOptions(
             batch_size=batch_size,
@@ -272,7 +264,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
         self._options, self._plan = options, plan
         self._pools: WeakSet[WorkerPool] = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
-        self._on_metrics, self._metrics_every = on_metrics, metrics_every
         self._column_kinds = ColumnKinds()
         self._number: int | None = next(_numbers) if plan.ranks > 1 and check_ranks else None
         if pin_memory and not pins(self):
@@ -297,7 +288,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         are independent of each other, and each has a ``state_dict`` of its own.
         """
         run = self.position.begin(self._plan)
-        self._meter = Meter(run, on_metrics=self._on_metrics, every=self._metrics_every)
+        self._meter = Meter(run)
         batches = self._batches(run)
         if self._options.collate is None and self._plan.pipeline.item_spec == ("torch", True):
             batches = self._column_kinds.watched(batches)
@@ -574,9 +565,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
         ``rows_read`` all rows that were read, also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share
         of their places that are not padding, mixtures the share of each part, as ``share_name``. ``cache_hits``,
         ``cache_misses`` and ``retries`` are those of object stores.
-
-        A Loader with ``on_metrics`` calls that function with the metrics after each ``metrics_every`` batches, and at
-        the end of a loop.
         """
         return {} if self._meter is None else self._meter.metrics()
 
@@ -594,7 +582,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         return digest_of(self._digested())
 
     def check_digest(self) -> int:
-        """The same, if it is the digest of the rows that should have been delivered; if not, the lanes that differ.
+        """The same, if it is the digest of the rows that should have been delivered. Raises if not.
 
             for batch in loader: ...
             loader.check_digest()

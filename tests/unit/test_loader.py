@@ -224,8 +224,6 @@ def test_empty_lists_of_text_stay_lists_after_a_function(tmp_path):
         {"even": "odd"},
         {"timeout": -1},
         {"prefetch_factor": 2},
-        {"on_metrics": 3},
-        {"metrics_every": 0},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )

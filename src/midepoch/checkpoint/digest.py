@@ -1,4 +1,4 @@
-"""The digest of what an epoch has delivered so far: for each lane, a sum of 64-bit hashes that no order changes."""
+"""The digest of what an epoch has delivered so far: the sum of 64-bit hashes, which does not depend on their order."""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from typing import Any
 
 from midepoch._common.checks import shortened
 
-LaneSums = tuple[int, ...]
-"""For each lane, the sum of the hashes of what it has delivered, modulo 2**64."""
+WORD = 1 << 64
 NOT_KEPT = "not kept"
 ONE_RANK = "one rank"
 CHANGED = "changed"
@@ -20,35 +19,30 @@ WHY_UNKNOWN = {
 }
 """What keeps the digest of an epoch from being known, and what to do. The next epoch has one again."""
 
-
 UNKNOWN = "unknown:"
-WRITTEN = re.compile(
-    r"(?P<sums>([0-9a-f]{16}(,[0-9a-f]{16})*)?)"
-    r"(\+(?P<own>[0-9a-f]{16}(,[0-9a-f]{16})*)/(?P<rank>[0-9]{1,9})/(?P<ranks>[0-9]{1,9}))?"
-)
+WRITTEN = re.compile(r"(?P<before>[0-9a-f]{16})(\+(?P<own>[0-9a-f]{16})/(?P<rank>[0-9]{1,9})/(?P<ranks>[0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDigest:
-    """The digest of an epoch, as a state holds it."""
+    """The digest of an epoch, as a state holds it. Sums are modulo 2**64."""
 
-    sums: LaneSums = ()
-    """What all ranks delivered before this session."""
-    own: LaneSums = ()
-    """What one of several ranks delivered in this session; empty if it delivered nothing, or is the only one."""
+    before: int = 0
+    """The sum of what all ranks delivered before this session."""
+    own: int = 0
+    """What one of several ranks delivered in this session; 0 if it delivered nothing, or is the only one."""
     rank: int = 0
     ranks: int = 1
     unknown: str | None = None
     """What keeps it from being known: a key of ``WHY_UNKNOWN``."""
 
-    @classmethod
-    def of_session(cls, start: "RowDigest", own: LaneSums, rank: int, ranks: int) -> "RowDigest":
-        """The digest after a rank delivered something in a session that began at ``start``."""
-        if start.unknown is not None or not any(own):
-            return replace(start, own=())
+    def after(self, own: int, rank: int, ranks: int) -> "RowDigest":
+        """The digest after a rank delivered something in a session that began at this one."""
+        if self.unknown is not None or own == 0:
+            return self
         if ranks == 1:
-            return cls(sums=added(start.sums, own))
-        return cls(sums=start.sums, own=own, rank=rank, ranks=ranks)
+            return RowDigest(before=(self.before + own) % WORD)
+        return replace(self, own=own, rank=rank, ranks=ranks)
 
     def at_start(self) -> "RowDigest":
         """The digest where a new session begins."""
@@ -57,22 +51,20 @@ class RowDigest:
     @property
     def total(self) -> int:
         """What this rank delivered; for the first rank also what all delivered before, so that ranks add up."""
-        before = sum(self.sums) if self.rank == 0 else 0
-        return (before + sum(self.own)) % (1 << 64)
+        return (self.own + (self.before if self.rank == 0 else 0)) % WORD
 
     def write(self) -> str:
         """One value, so that a checkpoint that restores only the keys it knows restores all of it or nothing.
 
-        Sums are hexadecimal, one for each lane: "0f…,91…" for all ranks; "0f…,91…+07…,a2…/1/4" with what rank 1 of 4
-        delivered since; "unknown:one rank" if it is not known.
+        Sums are hexadecimal: "0f…" for all ranks; "0f…+07…/1/4" with what rank 1 of 4 delivered since;
+        "unknown:one rank" if it is not known.
         """
         if self.unknown is not None:
             return f"{UNKNOWN}{self.unknown}"
-        sums = _write_sums(self.sums)
-        return f"{sums}+{_write_sums(self.own)}/{self.rank}/{self.ranks}" if self.own else sums
+        return f"{self.before:016x}" + (f"+{self.own:016x}/{self.rank}/{self.ranks}" if self.own else "")
 
     @classmethod
-    def read(cls, text: Any, lanes: int | None) -> "RowDigest":
+    def read(cls, text: Any) -> "RowDigest":
         """Read a digest back. Raises ``ValueError`` if no run can have written it."""
         for reason in WHY_UNKNOWN:
             if text == f"{UNKNOWN}{reason}":
@@ -80,16 +72,10 @@ class RowDigest:
         parts = WRITTEN.fullmatch(text) if isinstance(text, str) else None
         if parts is None:
             raise ValueError(f"expected a digest, got {shortened(text)}")
-        sums, own = _read_sums(parts["sums"], lanes), _read_sums(parts["own"] or "", lanes)
         rank, ranks = int(parts["rank"] or 0), int(parts["ranks"] or 1)
-        if rank >= ranks or (own and ranks == 1):
+        if rank >= ranks or (parts["own"] and ranks == 1):
             raise ValueError(f"there is no rank {rank} of {ranks}")
-        return cls(sums=sums, own=own, rank=rank, ranks=ranks)
-
-
-def added(first: LaneSums, second: LaneSums) -> LaneSums:
-    """The sums of both."""
-    return tuple((one + other) % (1 << 64) for one, other in zip(first, second, strict=True))
+        return cls(before=int(parts["before"], 16), own=int(parts["own"] or "0", 16), rank=rank, ranks=ranks)
 
 
 def merge_digests(digests: Sequence[RowDigest | None]) -> RowDigest | None:
@@ -105,21 +91,7 @@ def merge_digests(digests: Sequence[RowDigest | None]) -> RowDigest | None:
         return known[0]
     ranks = next(iter(begun.values())).ranks
     idle = sum(not digest.own for digest in known)
-    before = {digest.sums for digest in known if digest.sums}  # a rank that has not begun its epoch has none
+    before = {digest.before for digest in known}
     if len(before) > 1 or len(begun) + idle < ranks:
         return RowDigest(unknown=ONE_RANK)
-    sums = before.pop()
-    for digest in begun.values():
-        sums = added(sums, digest.own)
-    return RowDigest(sums=sums)
-
-
-def _write_sums(sums: LaneSums) -> str:
-    return ",".join(f"{value:016x}" for value in sums)
-
-
-def _read_sums(text: str, lanes: int | None) -> LaneSums:
-    sums = tuple(int(value, 16) for value in text.split(",")) if text else ()
-    if sums and len(sums) != lanes:
-        raise ValueError(f"expected a sum for each of {lanes} lanes, got {len(sums)}")
-    return sums
+    return RowDigest(before=(before.pop() + sum(digest.own for digest in begun.values())) % WORD)

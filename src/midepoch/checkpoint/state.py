@@ -345,7 +345,7 @@ class State:
         )
         check_consistent(state)
         if values.get("digest") is not None:
-            return replace(state, digest=RowDigest.read(values["digest"], state.lanes))
+            return replace(state, digest=RowDigest.read(values["digest"]))
         return state
 
 

@@ -7,7 +7,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from operator import add, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from midepoch.delivery.passes import Pass, Progress
 
 Metrics = dict[str, float]
-OnMetrics = Callable[[Metrics], object]
 
 
 class Tally(NamedTuple):
@@ -118,16 +116,8 @@ class Reading:
 class Meter:
     """The times of a pass. It costs two looks at the clock for all batches that are ready."""
 
-    def __init__(
-        self,
-        run: "Pass",
-        clock: Callable[[], float] = time.perf_counter,
-        *,
-        on_metrics: OnMetrics | None = None,
-        every: int = 100,
-    ) -> None:
-        """``on_metrics`` is called after ``every`` batches, and at the end of the pass."""
-        self._run, self._clock, self._on_metrics, self._every = run, clock, on_metrics, every
+    def __init__(self, run: "Pass", clock: Callable[[], float] = time.perf_counter) -> None:
+        self._run, self._clock = run, clock
         self._waited = 0.0
         self._begun: float | None = None
         self._ended: float | None = None
@@ -142,28 +132,12 @@ class Meter:
             for batches in in_bulk:
                 self._note_epoch(self._run.progress())
                 self._waited += self._clock() - asked
-                if self._on_metrics is None:
-                    yield batches
-                else:
-                    yield from self._reporting(batches, self._on_metrics)
+                yield batches
                 del batches  # so that the next ones are made in the memory of these
                 asked = self._clock()
             self._waited += self._clock() - asked
         finally:
             self._ended = self._clock()
-        if self._on_metrics is not None:
-            self._on_metrics(self.metrics())
-
-    def _reporting(self, batches: Iterable[Any], on_metrics: OnMetrics) -> Iterator[Iterable[Any]]:
-        """The batches in parts that end where metrics are due."""
-        remaining = iter(batches)
-        while True:
-            before = self._batches()
-            due = self._every - before % self._every
-            yield islice(remaining, due)
-            if self._batches() - before < due:
-                return
-            on_metrics(self.metrics())
 
     def _note_epoch(self, progress: "Progress") -> None:
         if progress is not self._progress:

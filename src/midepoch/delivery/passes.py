@@ -15,7 +15,7 @@ import numpy as np
 
 from midepoch._common.hashing import U64
 from midepoch._common.world import torch_worker
-from midepoch.checkpoint.digest import LaneSums, RowDigest
+from midepoch.checkpoint.digest import WORD
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.metrics import Reading, Tally
@@ -41,8 +41,6 @@ class Turns(NamedTuple):
 
 
 EMPTY = object()
-MOST_UNSUMMED = 1 << 10
-"""What the items of this many turns add to a digest is summed together."""
 
 
 class Progress(ABC):
@@ -50,12 +48,10 @@ class Progress(ABC):
 
     session: Any
 
-    def __init__(
-        self, session: AnySession, reader: int, *, workers: int = 1, turns: int = 0, own_sums: LaneSums = ()
-    ) -> None:
-        """Start with the session, or after some turns of it. A rank has ``workers`` readers.
+    def __init__(self, session: AnySession, reader: int, *, workers: int = 1, turns: int = 0, own_sum: int = 0) -> None:
+        """Start with the session, or after some turns of it, which added ``own_sum`` to a digest.
 
-        ``own_sums`` has a sum for each lane, if a digest is kept.
+        A rank has ``workers`` readers.
         """
         self.session, self.reader, self.workers = session, reader, workers
         self.reading = Reading(session.lanes)
@@ -65,9 +61,7 @@ class Progress(ABC):
         self.repeated = 0
         self._current: Turns | None = None
         self._remaining: Iterator[Any] = iter(())
-        self._turns_before_current = self._turns_summed = turns
-        self._own_sums = np.array(own_sums, np.uint64)
-        self._unsummed: list[U64] = []
+        self._turns_before_current, self._sum_before_current = turns, own_sum
 
     def check(self) -> None:
         """Raise if the state from which this was restored says what no run can have reached."""
@@ -102,8 +96,7 @@ class Progress(ABC):
         start = self.session.start
         if start.digest is None:
             return self._state()
-        digest = RowDigest.of_session(start.digest, self.own_sums, self.reader, self.session.readers)
-        return replace(self._state(), digest=digest)
+        return replace(self._state(), digest=start.digest.after(self.own_sum, self.reader, self.session.readers))
 
     @property
     def turns_taken(self) -> int:
@@ -140,38 +133,23 @@ class Progress(ABC):
             items.clear()  # which ends the iterator that hands them over
 
     def _finish_current(self) -> None:
-        taken, current = self._settle(), self._current
-        if current is not None and current.hashes is not None:
-            self._unsummed.append(current.hashes[:taken])
+        taken = self._settle()
+        self._sum_before_current += _sum_of_first(self._current, taken)
         self._turns_before_current, self._current = self._turns_before_current + taken, None
-        if self._turns_before_current - self._turns_summed >= MOST_UNSUMMED:
-            self._sum()
 
     def _settle(self) -> int:
         """The number of turns that are taken of the current ones."""
         return self._turns_of_current
 
-    def _sum(self) -> None:
-        """Add what the turns before the current ones add to a digest to the sums of their lanes."""
-        if self._unsummed:
-            hashes, self._unsummed = np.concatenate(self._unsummed), []
-            self._own_sums += self._sums_of(self._turns_summed, hashes)
-        self._turns_summed = self._turns_before_current
-
-    def _sums_of(self, first: int, hashes: U64) -> U64:
-        lanes, _ = self.session.items_at(self.reader, np.arange(first, first + len(hashes)))
-        sums = np.zeros(len(self._own_sums), np.uint64)
-        np.add.at(sums, lanes, hashes)
-        return sums
-
     @property
-    def own_sums(self) -> LaneSums:
-        """For each lane, the sum of the hashes of what this reader delivered, if a digest is kept."""
-        self._sum()
-        sums, taken = self._own_sums, self._turns_of_current
-        if taken and self._current is not None and self._current.hashes is not None:
-            sums = sums + self._sums_of(self._turns_before_current, self._current.hashes[:taken])
-        return tuple(sums.tolist())
+    def own_sum(self) -> int:
+        """The sum of the hashes of what this reader delivered, if a digest is kept."""
+        return (self._sum_before_current + _sum_of_first(self._current, self._turns_of_current)) % WORD
+
+
+def _sum_of_first(turns: Turns | None, taken: int) -> int:
+    """What the first of some turns add to a digest, if one is kept."""
+    return 0 if turns is None or turns.hashes is None else int(turns.hashes[:taken].sum(dtype=np.uint64))
 
 
 class CountedProgress(Progress):

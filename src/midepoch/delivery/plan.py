@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import torch_worker
-from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, LaneSums, RowDigest
+from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, RowDigest
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
@@ -50,7 +50,7 @@ def begin(
     else:
         start = _remembering(pipeline, _with_item_rows_of(pipeline, start), readers // workers)
     start, own = _with_digest(pipeline, state, start, continues=delivered is not None)
-    return progress_from(pipeline, start, reader, readers, workers=workers, delivered=delivered, own_sums=own)
+    return progress_from(pipeline, start, reader, readers, workers=workers, delivered=delivered, own_sum=own)
 
 
 def progress_from(
@@ -61,33 +61,33 @@ def progress_from(
     *,
     workers: int = 1,
     delivered: ReaderProgress | None = None,
-    own_sums: LaneSums = (),
+    own_sum: int = 0,
 ) -> Progress:
     """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
     session = session_from(pipeline, start, readers, delivered)
     if isinstance(session, UncountedSession):
-        return ReportedProgress(session, reader, workers=workers, delivered=delivered, own_sums=own_sums)
+        return ReportedProgress(session, reader, workers=workers, delivered=delivered, own_sum=own_sum)
     turns = 0 if delivered is None else delivered.items[0]
-    return CountedProgress(session, reader, workers=workers, turns=turns, own_sums=own_sums)
+    return CountedProgress(session, reader, workers=workers, turns=turns, own_sum=own_sum)
 
 
-def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, LaneSums]:
+def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, int]:
     """The start of a session with the digest of what was delivered before, and what its reader has delivered since.
 
     ``continues`` means that it is a session under way. A session without a digest has none.
     """
-    known, lanes = state.digest, start.lanes or 0
+    known = state.digest
     if not pipeline.digest:
-        return replace(start, digest=None), ()
+        return replace(start, digest=None), 0
     if state.lanes is None:
-        known = RowDigest(sums=(0,) * lanes)
+        known = RowDigest()
     elif known is None:
         known = RowDigest(unknown=NOT_KEPT)
     elif state.appended:
         known = RowDigest(unknown=CHANGED)
-    own = known.own if continues else ()
-    before = replace(known, own=(), rank=0, ranks=1) if continues else known.at_start()
-    return replace(start, digest=before), own or (0,) * lanes
+    if not continues:
+        return replace(start, digest=known.at_start()), 0
+    return replace(start, digest=replace(known, own=0, rank=0, ranks=1)), known.own
 
 
 def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:

@@ -69,9 +69,8 @@ class Agenda:
         run = next(self._runs, None)
         if run is None:
             return False
-        for slot, (lane, ordinal) in enumerate(zip(run.lanes, run.ordinals, strict=True)):
-            items = len(range(slot, run.turns, len(run.lanes)))
-            self._wanted[lane].append(range(ordinal, ordinal + run.stride * items, run.stride))
+        for lane, ordinals in run.ordinals_of_lanes():
+            self._wanted[lane].append(ordinals)
         if self._next and self._next[-1][0] == run.lanes:
             self._next[-1] = run.lanes, self._next[-1][1] + run.turns
         else:

@@ -45,6 +45,12 @@ class Run(NamedTuple):
     """The next item of a lane has the ordinal of the last plus this."""
     turns: int
 
+    def ordinals_of_lanes(self) -> Iterator[tuple[int, range]]:
+        """Each of the lanes, and the ordinals of its items."""
+        for slot, (lane, first) in enumerate(zip(self.lanes, self.ordinals, strict=True)):
+            items = len(range(slot, self.turns, len(self.lanes)))
+            yield lane, range(first, first + self.stride * items, self.stride)
+
 
 class Rounds:
     """The items of some lanes as one sequence. A lane that has run out is passed over."""
@@ -176,12 +182,13 @@ class Rounds:
         """The items with these numbers, as turns that go round lanes: at first few, so that the first comes soon."""
         self._own_lane = self.order[numbers.start % len(self.order)]
         size = 1
-        while (segment := self.segment(numbers.start)) is not None:
+        while numbers and (segment := self.segment(numbers.start)) is not None:
             lanes, step = segment.lanes, numbers.step
             period = len(lanes) // gcd(len(lanes), step)
-            self.segment(numbers[size * period - 1])  # counts what is needed at once
-            turns = min(size * period, len(range(numbers.start, segment.end, step)))
-            places = [divmod(number - segment.first, len(lanes)) for number in numbers[: min(turns, period)]]
+            due = numbers[: size * period]
+            self.segment(due[-1])  # counts what is needed at once
+            turns = len(range(due.start, min(due.stop, segment.end), step))
+            places = [divmod(number - segment.first, len(lanes)) for number in due[: min(turns, period)]]
             ordinals = [segment.first_round + rounds - self.begin(lanes[slot]) for rounds, slot in places]
             yield Run([lanes[slot] for _, slot in places], ordinals, step * period // len(lanes), turns)
             numbers, size = numbers[turns:], min(2 * size, most_rounds)

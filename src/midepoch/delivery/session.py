@@ -88,10 +88,6 @@ class AnySession:
         self.lanes = PipelineLanes.of(pipeline, start)
         self.positions: list[LanePosition] = start.positions.expand()
 
-    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
-        """The lanes of a reader's turns, counted from 0, and the ordinals of their items."""
-        raise NotImplementedError
-
     def check(self) -> None:
         """Raise if a lane is at a position, or the session at a turn, that no run can have reached."""
         for lane, position in enumerate(self.positions):
@@ -194,11 +190,6 @@ class Session(AnySession):
         """The lane and the ordinal of the item that a reader gets after its first ``items``; None if there is none."""
         rounds, first, step = self.sequence(reader)
         return rounds.located(first + step * items)
-
-    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
-        """The lanes of a reader's turns, counted from 0, and the ordinals of their items, which exist."""
-        rounds, first, step = self.sequence(reader)
-        return rounds.located_all(first + step * turns)
 
     def delivery_of(self, lane: int, ordinal: int) -> Delivered:
         """When an item, which exists, is delivered."""
@@ -423,9 +414,6 @@ class BalancedSession(Session):
 
     def item(self, reader: int, items: int) -> tuple[int, int] | None:
         return self.rounds.located(self._number_of(reader, items))
-
-    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
-        return self.rounds.located_all(np.array([self._number_of(reader, turn) for turn in turns.tolist()], np.int64))
 
     def runs(self, reader: int, turns: range) -> Iterator[Run]:
         size = 1

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import I64
-from midepoch.checkpoint.digest import WHY_UNKNOWN, RowDigest, added
+from midepoch.checkpoint.digest import WHY_UNKNOWN, WORD, RowDigest
 from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass, Progress
@@ -282,8 +282,6 @@ def epoch_progress(run: Pass) -> EpochProgress:
 
 AT_ONCE = 1 << 16
 """How many keys are computed at a time."""
-NAMED = 8
-"""How many lanes that differ are named in an error."""
 
 
 def predicted_digest(plan: Plan, epoch: int) -> int:
@@ -293,42 +291,11 @@ def predicted_digest(plan: Plan, epoch: int) -> int:
     session = plan.begin(State(epoch=epoch)).session
     _check_ends(session)
     items = [session.lanes.counted(lane, plan.pipeline.begin) for lane in range(len(session.positions))]
-    return sum(_sum_of_first(of_lane, of_lane.total()) for of_lane in items) % (1 << 64)
+    return sum(_sum_of_first(of_lane, of_lane.total()) for of_lane in items) % WORD
 
 
 def digest_of(progress: Progress) -> int:
     """The digest of what was delivered of an epoch."""
-    return _digest(progress).total
-
-
-def check_digest(progress: Progress) -> int:
-    """The same, if it is that of the rows that should have been delivered. Raises if not, and names the lanes.
-
-    Compares what all ranks had delivered when the session began, and what this rank delivered since.
-    """
-    session, digest = progress.session, _digest(progress)
-    if not isinstance(session, Session):
-        reason = session.pipeline.why_not_counted() or "the state holds what one of several readers delivered"
-        raise ValueError(f"The digest cannot be checked: {reason}.")
-    _check_ends(session)
-    assert session.start.digest is not None
-    lanes = range(len(session.positions))
-    before = [_sum_before(session, lane) for lane in lanes]
-    own = _own_sums(session, progress)
-    delivered, due = added(session.start.digest.sums, progress.own_sums), added(tuple(before), tuple(own))
-    if delivered == due:
-        return digest.total
-    wrong = [lane for lane in lanes if delivered[lane] != due[lane]]
-    when = "since it resumed" if all(before[lane] == session.start.digest.sums[lane] for lane in wrong) else "in all"
-    named = ", ".join(map(str, wrong[:NAMED])) + (" …" if len(wrong) > NAMED else "")
-    raise DigestMismatchError(
-        f"What rank {progress.reader} delivered of epoch {session.start.epoch} {when} is not what it should be: the "
-        f"digests of {len(wrong)} of {len(lanes)} lanes differ (lanes {named}). Rows were lost, repeated or exchanged. "
-        "Go back to a checkpoint that passes the check, and report this with your pipeline."
-    )
-
-
-def _digest(progress: Progress) -> RowDigest:
     start = progress.session.start
     if start.digest is None:
         raise ValueError("There is no digest: pass digest=True to the Loader.")
@@ -336,8 +303,31 @@ def _digest(progress: Progress) -> RowDigest:
         raise ValueError(
             f"The digest of epoch {start.epoch} is not known, because {WHY_UNKNOWN[start.digest.unknown]}."
         )
-    own, ranks = progress.own_sums, progress.session.readers
-    return RowDigest(sums=start.digest.sums, own=own, rank=progress.reader, ranks=ranks)
+    delivered: RowDigest = replace(start.digest, own=progress.own_sum, rank=progress.reader)
+    return delivered.total
+
+
+def check_digest(progress: Progress) -> int:
+    """The same, if it is that of the rows that should have been delivered. Raises if not.
+
+    Compares what all ranks had delivered when the session began, and what this rank delivered since.
+    """
+    session, found = progress.session, digest_of(progress)
+    if not isinstance(session, Session):
+        reason = session.pipeline.why_not_counted() or "the state holds what one of several readers delivered"
+        raise ValueError(f"The digest cannot be checked: {reason}.")
+    _check_ends(session)
+    assert session.start.digest is not None
+    before = sum(_sum_before(session, lane) for lane in range(len(session.positions))) % WORD
+    resumed_right = before == session.start.digest.before
+    if resumed_right and progress.own_sum == _own_sum(session, progress):
+        return found
+    when = "since it resumed" if resumed_right else "in all"
+    raise DigestMismatchError(
+        f"What rank {progress.reader} delivered of epoch {session.start.epoch} {when} is not what it should be: its "
+        "digest differs. Rows were lost, repeated or exchanged. Go back to a checkpoint that passes the check, and "
+        "report this with your pipeline."
+    )
 
 
 def _check_ends(session: AnySession) -> None:
@@ -350,26 +340,22 @@ def _sum_before(session: Session, lane: int) -> int:
     position = session.positions[lane]
     units, left = (session.lanes.units(lane, cursor) for cursor in (session.pipeline.begin, position.cursor))
     ahead = np.array(position.delivered_ahead, np.int64)
-    of_ahead = int(session.lanes.counted(lane, position.cursor).hashes(ahead).sum(dtype=np.uint64)) if len(ahead) else 0
-    return (_sum_of_first(units, units.total() - left.total()) + of_ahead) % (1 << 64)
+    of_ahead = _sum_of(session.lanes.counted(lane, position.cursor), ahead) if len(ahead) else 0
+    return _sum_of_first(units, units.total() - left.total()) + of_ahead
 
 
-def _own_sums(session: Session, progress: Progress) -> list[int]:
-    """For each lane, the sum of what a reader must have delivered since the session began."""
-    sums = [0] * len(session.positions)
-    for turns in _in_parts(progress.turns_taken):
-        lanes, ordinals = session.items_at(progress.reader, turns)
-        for lane in np.unique(lanes).tolist():
-            own = session.lane_items(lane).hashes(ordinals[lanes == lane]).sum(dtype=np.uint64)
-            sums[lane] = (sums[lane] + int(own)) % (1 << 64)
-    return sums
+def _own_sum(session: Session, progress: Progress) -> int:
+    """The sum of what a reader must have delivered since the session began."""
+    runs = session.runs(progress.reader, range(progress.turns_taken))
+    ordinals = ((session.lane_items(lane), one) for run in runs for lane, one in run.ordinals_of_lanes())
+    return sum(_sum_of(items, np.arange(one.start, one.stop, one.step)) for items, one in ordinals) % WORD
 
 
 def _sum_of_first(items: CountedItems, number: int) -> int:
-    """The sum of what the first items add to a digest."""
-    return sum(int(items.hashes(part).sum(dtype=np.uint64)) for part in _in_parts(number))
+    """The sum of what the first items add to a digest, of few at a time, which needs little memory."""
+    parts = (np.arange(first, min(first + AT_ONCE, number)) for first in range(0, number, AT_ONCE))
+    return sum(_sum_of(items, part) for part in parts)
 
 
-def _in_parts(number: int) -> Iterator[I64]:
-    """The numbers below this one, in arrays that need little memory."""
-    return (np.arange(first, min(first + AT_ONCE, number)) for first in range(0, number, AT_ONCE))
+def _sum_of(items: CountedItems, ordinals: I64) -> int:
+    return int(items.hashes(ordinals).sum(dtype=np.uint64))

@@ -6,10 +6,6 @@ Turn ``i`` takes the next item of lane ``i % lanes``, and reader ``c`` of ``C`` 
 
 from dataclasses import replace
 
-import numpy as np
-
-from midepoch._common.hashing import I64
-from midepoch.checkpoint.digest import LaneSums
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.passes import Progress
@@ -26,13 +22,6 @@ class UncountedSession(AnySession):
         super().__init__(pipeline, start, readers)
         self.assignment = LaneAssignment(lanes=len(self.positions), turn=start.turn, readers=readers)
 
-    def items_at(self, reader: int, turns: I64) -> tuple[I64, I64]:
-        """The lanes of a reader's turns, counted from 0, and the ordinals of their items, which may not exist."""
-        assignment = self.assignment
-        rounds, slots = np.divmod(turns, assignment.period)
-        phases = [assignment.phase(reader, slot) for slot in range(assignment.period)]
-        return np.array(assignment.rotation(reader))[slots], np.array(phases)[slots] + assignment.stride * rounds
-
 
 class ReportedProgress(Progress):
     """What one reader of an uncounted session has delivered: the cursors that came with its items."""
@@ -46,10 +35,10 @@ class ReportedProgress(Progress):
         *,
         workers: int = 1,
         delivered: ReaderProgress | None = None,
-        own_sums: LaneSums = (),
+        own_sum: int = 0,
     ) -> None:
         turns = 0 if delivered is None else delivered.turns_taken
-        super().__init__(session, reader, workers=workers, turns=turns, own_sums=own_sums)
+        super().__init__(session, reader, workers=workers, turns=turns, own_sum=own_sum)
         self.rotation = session.assignment.rotation(reader)
         self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
         self._limits: list[int | None] = [None] * len(self.rotation)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import count
 from midepoch._common.hashing import hash_keys
-from midepoch.checkpoint.digest import CHANGED, RowDigest, added
+from midepoch.checkpoint.digest import CHANGED, WORD, RowDigest
 from midepoch.checkpoint.fingerprint import pipeline_difference, rows_of
 from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import (
@@ -363,8 +363,8 @@ def _edited_epoch(pipeline: Pipeline, state: State, edits: Edits) -> State:
         raise CheckpointMismatchError(f"Rows cannot be left out of the run from this checkpoint on, because {reason}.")
     _check_no_group(pipeline, [position.cursor for _, position in state.positions.runs], edits)
     digest = state.digest and RowDigest(unknown=CHANGED)
-    if pipeline.uniform and state.digest is not None and state.digest.unknown is None and state.digest.sums:
-        digest = replace(state.digest, sums=added(state.digest.sums, _lost(pipeline, state, edits)))
+    if pipeline.uniform and state.digest is not None and state.digest.unknown is None:
+        digest = replace(state.digest, before=(state.digest.before - _lost(pipeline, state, edits)) % WORD)
     return replace(state, edits=add_edits(state.edits, edits), digest=digest)
 
 
@@ -383,17 +383,17 @@ def _check_no_group(pipeline: Pipeline, cursors: Sequence[Cursor], edits: Edits)
         _check_no_group(part, of_part, edits_of_part(edits, number))
 
 
-def _lost(pipeline: Pipeline, state: State, edits: Edits) -> tuple[int, ...]:
-    """For each lane of a uniform pipeline, what its digest loses: the rows that were delivered and are left out now."""
+def _lost(pipeline: Pipeline, state: State, edits: Edits) -> int:
+    """What the digest of a uniform pipeline loses: the rows that were delivered and are left out now."""
     source = pipeline.source
     assert isinstance(source, FileRows)
     assert isinstance(edits, int)
     lanes = replace(source, steps=source.steps[:-edits]).cut(cut_of(state))
     rows = [step.rows for step in source.steps[-edits:] if isinstance(step, Without)]
-    lost = []
+    lost = 0
     for lane, position in enumerate(state.positions.expand()):
         order = lanes.order(lane)
         gone = order.positions(np.unique(np.concatenate(rows)))
         delivered = gone[gone < position.cursor[0]]
-        lost.append(-int(hash_keys(order.rows(delivered)).sum(dtype=np.uint64)))
-    return tuple(lost)
+        lost += int(hash_keys(order.rows(delivered)).sum(dtype=np.uint64))
+    return lost

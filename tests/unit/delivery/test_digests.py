@@ -114,7 +114,7 @@ def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
     batches = received(loader)
     rows = sorted(number for batch in batches for number in batch["id"])
     assert rows != list(range(60))
-    with pytest.raises(me.DigestMismatchError, match=r"rank 0 delivered of epoch 0 .* the digests of \d of 2 lanes"):
+    with pytest.raises(me.DigestMismatchError, match=r"rank 0 delivered of epoch 0 since it resumed is not what"):
         loader.check_digest()
 
 
@@ -130,7 +130,7 @@ def test_padding_counts_as_nothing_delivered(files):
 def test_states_without_a_digest_are_as_they_were(files):
     plain, asked = (me.Loader(me.read(files), batch_size=4, digest=digest) for digest in (False, True))
     assert plain.state_dict()["digest"] is None
-    assert asked.state_dict()["digest"] == ""
+    assert asked.state_dict()["digest"] == "0" * 16
     for loader in (plain, asked):
         received(loader, 2)
     state, with_digest = plain.state_dict(), asked.state_dict()

@@ -120,20 +120,6 @@ def test_mixtures_have_the_share_of_each_part(dataset, counted):
     assert figures["share_b"] == 0.25
 
 
-def test_a_function_gets_the_metrics_of_every_so_many_batches(dataset):
-    seen = []
-    loader = me.Loader(
-        dataset, batch_size=4, on_metrics=lambda figures: seen.append(figures["batches"]), metrics_every=4
-    )
-    got = [plain(batch["x"]) for batch in loader]
-    assert got == [plain(batch["x"]) for batch in me.Loader(dataset, batch_size=4)]
-    assert seen == [4, 8, 12, 15]
-    with pytest.raises(TypeError, match="on_metrics must be a function"):
-        me.Loader(dataset, on_metrics=3)
-    with pytest.raises(ValueError, match="metrics_every"):
-        me.Loader(dataset, metrics_every=0)
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     ("change", "options"),

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -62,6 +61,12 @@ def left_after(world, start, taken):
     return [[item for item in lane if item not in done] for lane in world.waiting(start)]
 
 
+def places(run):
+    """The lane and the ordinal of each turn of a run."""
+    ordinals = {lane: iter(of_lane) for lane, of_lane in run.ordinals_of_lanes()}
+    return [(lane, next(ordinals[lane])) for turn in range(run.turns) for lane in [run.lanes[turn % len(run.lanes)]]]
+
+
 @both
 @quick
 @given(data=st.data())
@@ -73,8 +78,7 @@ def test_each_reader_takes_the_items_of_its_turns(mode, data):
         assert [waiting[lane][ordinal] for lane, ordinal in found[:-1]] == items
         assert found[-1] is None
         assert session.reader_items(reader) == len(items)
-        lanes, ordinals = session.items_at(reader, np.arange(len(items)))
-        assert [*zip(lanes.tolist(), ordinals.tolist(), strict=True)] == found[:-1]
+        assert [place for run in session.runs(reader, range(len(items) + 5)) for place in places(run)] == found[:-1]
     for items in range(10):
         assert session.is_complete(items) == all(len(of_reader) <= items for of_reader in expected)
 
