@@ -6,13 +6,13 @@ import pickle
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from midepoch._common.checks import check_integer
 from midepoch.checkpoint.fingerprint import data_difference, rows_of, stage_in_words
-from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import State, checked_state
 from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import Dataset, file_rows, plan_of, with_order_step
@@ -23,7 +23,6 @@ from midepoch.errors import CheckpointMismatchError, needs
 from midepoch.order.orders import Level, OrderStep, Shuffle, Slice
 from midepoch.order.selection import Slices, TrainTestSplit
 from midepoch.pipeline.adopt import adopt
-from midepoch.pipeline.draws import split_positions
 from midepoch.stages.batch import Batch
 from midepoch.storage.urls import check_plain
 
@@ -36,7 +35,6 @@ ONE_TO_ONE = ("map", "select_columns", "decode", "read")
 """Stages that change no row's place."""
 NOT_WRITTEN = ("digest", "widths", "names", "parts", "in_turn")
 """What a state says of a stage, and a user does not."""
-Steps = Sequence[Mapping[str, Any]]
 
 
 class FoundState(NamedTuple):
@@ -46,6 +44,8 @@ class FoundState(NamedTuple):
     state: State
     facts: dict[str, Any]
     """What the state says by itself, as plain values."""
+    order: list[OrderStep | None]
+    """The steps of the order among the stages that the state describes; None for any other stage."""
 
 
 def find_states(checkpoint: str) -> list[FoundState]:
@@ -56,7 +56,8 @@ def find_states(checkpoint: str) -> list[FoundState]:
         try:
             checked = checked_state(values)
             state = State.from_dict(checked)
-            found.append(FoundState(checked, state, {"path": where, **_facts(state, checked)}))
+            order = [_order_step(step) for step in checked["fingerprint"]["pipeline"]]
+            found.append(FoundState(checked, state, {"path": where, **_facts(state, checked)}, order))
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(f"{checkpoint}, at {where}: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:  # of a fingerprint that was made by hand
@@ -99,12 +100,8 @@ def _load(checkpoint: str) -> Any:
     content = path.read_bytes()
     if not content.strip():
         raise CheckpointMismatchError(f"{path} is empty: it was never written to its end. Use an earlier checkpoint.")
-    if content.lstrip()[:1] in (b"{", b"["):
-        return _load_json(content, path)
-    return _load_torch(content, str(path))
-
-
-def _load_json(content: bytes, path: Path) -> Any:
+    if content.lstrip()[:1] not in (b"{", b"["):
+        return _load_torch(content, str(path))
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -153,24 +150,10 @@ def _load_distributed(folder: Path) -> Any:
     """The values that are not tensors, which are stored as bytes of torch.save."""
     with needs("torch", "torch", "to open a folder of torch.distributed.checkpoint"):
         import torch.distributed.checkpoint.filesystem  # noqa: F401
-    paths, stored_values, kinds = _metadata_of(folder)
-    content: dict[Any, Any] = {}
-    for index, stored in stored_values.items():
-        if type(kinds[index.fqn]).__name__ != "BytesStorageMetadata":
-            continue
-        with open(folder / stored.relative_path, "rb") as file:
-            file.seek(stored.offset)
-            value = _load_torch(file.read(stored.length), f"{index.fqn} in {folder}")
-        _put(content, paths.get(index.fqn, (index.fqn,)), value)
-    return _as_lists(content)
-
-
-def _metadata_of(folder: Path) -> tuple[dict[str, Any], dict[Any, Any], dict[str, Any]]:
-    """The key path, the place and the kind of each value of a distributed checkpoint."""
     try:
         with open(folder / METADATA, "rb") as file:
             metadata = _Metadata(file).load()
-        return metadata.planner_data or {}, metadata.storage_data, metadata.state_dict_metadata
+        paths, places, kinds = metadata.planner_data or {}, metadata.storage_data, metadata.state_dict_metadata
     except OSError:
         raise
     except Exception as error:  # bytes that torch did not write make pickle fail in any way
@@ -178,13 +161,16 @@ def _metadata_of(folder: Path) -> tuple[dict[str, Any], dict[Any, Any], dict[str
             f"{folder / METADATA} cannot be read: {error}. It is damaged, or none of torch.distributed.checkpoint: use "
             "an earlier checkpoint."
         ) from error
-
-
-def _put(content: dict[Any, Any], path: tuple[Any, ...], value: Any) -> None:
-    *folders, name = path
-    for key in folders:
-        content = content.setdefault(key, {})
-    content[name] = value
+    content: dict[Any, Any] = {}
+    for index, place in places.items():
+        if type(kinds[index.fqn]).__name__ != "BytesStorageMetadata":
+            continue
+        with open(folder / place.relative_path, "rb") as file:
+            file.seek(place.offset)
+            value = _load_torch(file.read(place.length), f"{index.fqn} in {folder}")
+        *outer, name = paths.get(index.fqn, (index.fqn,))
+        reduce(lambda inside, key: inside.setdefault(key, {}), outer, content)[name] = value
+    return _as_lists(content)
 
 
 def _as_lists(value: Any) -> Any:
@@ -210,79 +196,30 @@ def _states_in(value: Any, path: str, level: int) -> Iterator[tuple[str, Mapping
 
 def _facts(state: State, values: Mapping[str, Any]) -> dict[str, Any]:
     """A state as plain facts."""
-    steps, data = values["fingerprint"]["pipeline"], values["fingerprint"]["data"]
-    cursors = [position.cursor for position in state.positions.expand()]
-    rows, done, parts = _rows_done(steps, data, cursors)
-    ahead = sum(len(position.delivered_ahead) for position in state.positions.expand())
-    if ahead and cursors and len(cursors[0]) == 1:  # by readers that are ahead of others
-        done = min(rows, done + ahead * state.item_rows)
-    ends_together = all(step["stop"] == "all" for step in steps if step["op"] == "mix")
-    progress = state.reader_progress
+    fingerprint, progress = values["fingerprint"], state.reader_progress
     return {
         "version": values["version"],
         "epoch": state.epoch,
         "begun": state.lanes is not None,
         "lanes": state.lanes,
+        "items": state.turn if progress is None else None,
         "item_rows": state.item_rows,
-        "complete": progress is None,
         "reader": None if progress is None else progress.reader,
         "readers": None if progress is None else progress.readers,
-        "files": _files(data),
-        "unit": "row",
-        "done": done if progress is None else None,
-        "total": rows,
-        "percent": percent(done, rows) if progress is None and ends_together else None,
-        "parts": parts if progress is None else [],
-        "packs": _has_pack(steps),
-        "pipeline": steps,
+        "files": _files(fingerprint["data"]),
+        "rows": rows_of(fingerprint["data"]),
+        "pipeline": fingerprint["pipeline"],
+        "in_words": pipeline_in_words(fingerprint["pipeline"], state.item_rows),
         "sessions": [dict(record._asdict()) for record in state.history],
     }
-
-
-def percent(done: int, total: int) -> float:
-    """How much is done. Nothing is all of nothing."""
-    return round(100 * done / total, 3) if total else 100.0
-
-
-def _rows_done(
-    steps: Steps, data: Mapping[str, Any], cursors: Sequence[Cursor]
-) -> tuple[int, int, list[dict[str, Any]]]:
-    """The rows of an epoch, how many are done by the cursors of all lanes, and the same of each part of a mixture.
-
-    The rows of a group under way, such as a window of packs, are not done.
-    """
-    if steps and steps[0]["op"] == "mix":
-        mixture, parts = steps[0], []
-        by_lane = [split_positions(cursor, mixture["widths"]) for cursor in cursors]
-        for number, (name, own) in enumerate(zip(mixture["names"], mixture["parts"], strict=True)):
-            positions = [lane[number] for lane in by_lane]
-            rows, done, _ = _rows_done(own, data["parts"][number], [position.cursor for position in positions])
-            if mixture["stop"] == "never":  # a part that came to its end in a lane has started over
-                done += sum(position.times_ended for position in positions) * rows // max(1, len(positions))
-            parts.append({"name": name, "done": done, "total": rows, "percent": percent(done, rows)})
-        return sum(part["total"] for part in parts), sum(part["done"] for part in parts), parts
-    rows = rows_of(data)
-    for step in steps:
-        order_step = _order_step(step)
-        if order_step is not None:
-            rows = order_step.size(rows)
-        elif step["op"] in ("select", "survey"):
-            rows = step["rows"]
-        elif step["op"] == "deletes":
-            rows -= step["rows"]
-    return rows, min(rows, sum(cursor[0] for cursor in cursors)), []
 
 
 def _files(data: Mapping[str, Any]) -> int:
     return sum(map(_files, data["parts"])) if "parts" in data else check_integer("files", data.get("files", 0))
 
 
-def _has_pack(steps: Steps) -> bool:
-    return any(step["op"] == "pack" or any(map(_has_pack, step.get("parts", ()))) for step in steps)
-
-
 def _order_step(step: Mapping[str, Any]) -> OrderStep | None:
-    """The step of the order that a state describes; None if it is another stage."""
+    """The step of the order that a state describes."""
     op, parameters = step["op"], {key: value for key, value in step.items() if key != "op"}
     if op == "shuffle":  # one of splits, which a StructuredDataset makes, is none of these levels
         return Shuffle(**{"window": 1, **parameters}) if step["level"] in get_args(Level) else None
@@ -295,7 +232,7 @@ def _order_step(step: Mapping[str, Any]) -> OrderStep | None:
     return TrainTestSplit(**parameters) if op == "train_test_split" else None
 
 
-def pipeline_in_words(steps: Steps, item_rows: int = 1) -> list[str]:
+def pipeline_in_words(steps: Sequence[Mapping[str, Any]], item_rows: int = 1) -> list[str]:
     """The pipeline that a state describes: a line for each stage, after it those of the parts of a mixture.
 
     ``item_rows`` is the number of rows, or packs, of an item by its batches.
@@ -327,8 +264,7 @@ def dataset_of_state(paths: Sequence[str], found: FoundState, *, pipeline: str |
     view = file_rows(dataset, "midepoch").index.view
     if (difference := data_difference(fingerprint["data"], view.facts, view.fingerprint)) is not None:
         raise CheckpointMismatchError(difference)
-    for step in fingerprint["pipeline"]:
-        order_step = _order_step(step)
+    for step, order_step in zip(fingerprint["pipeline"], found.order, strict=True):
         if order_step is not None:
             dataset = with_order_step(dataset, step["op"], order_step)
         elif step["op"] not in ONE_TO_ONE or (step.get("batched") and not step.get("one_to_one")):

@@ -59,21 +59,18 @@ def _user_function(name: str) -> Callable[[Dataset], Any]:
     module, _, function = name.partition(":")
     if not module or not function or module.startswith("."):
         raise ValueError(f"--pipeline is {name!r}; write it as module:function, such as train:pipeline.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, os.getcwd())
     try:
-        imported = import_module(module)
+        found = getattr(import_module(module), function, None)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise ValueError(f"--pipeline {name}: {module} imports {error.name}, which is not installed.") from error
-        raise ValueError(f"--pipeline {name}: {error}. Start the command in the folder that has the module.") from error
+        raise ValueError(
+            f"--pipeline {name}: {error}. Install it, or start the command in the folder that has it."
+        ) from error
     except Exception as error:
         error.add_note(f"while {module} was imported for --pipeline {name}")
         raise
-    found = getattr(imported, function, None)
     if not callable(found):
-        wrong = f"{module} has no {function}" if found is None else f"{function} is no function"
-        raise ValueError(f"--pipeline {name}: {wrong}. Name a function of {imported.__file__ or module}.")
+        raise ValueError(f"--pipeline {name}: {function} is no function of {sys.modules[module].__file__ or module}.")
     return found  # type: ignore[no-any-return]
 
 

@@ -135,7 +135,7 @@ def test_inspect_finds_the_state_and_the_next_rows_D2(home, capsys):
     code, [facts] = value("inspect checkpoint.pt --data data", capsys)
     assert code == 0
     assert facts["path"] == "extra.1.loader"
-    assert (facts["epoch"], facts["total"], facts["done"]) == (0, 120, 32)
+    assert (facts["epoch"], facts["total"], facts["done"], facts["items"]) == (0, 120, 32, 8)
     expected = list(me.read("data").shuffle(seed=42))[32:37]
     assert [40 * int(row["file"][5]) + row["row"] for row in facts["next"]] == [row["id"] for row in expected]
     _, out, _ = run("inspect checkpoint.pt --data data", capsys)
@@ -143,15 +143,6 @@ def test_inspect_finds_the_state_and_the_next_rows_D2(home, capsys):
     assert "pipeline    shuffle(level='block', seed=42, window=8192" in out
     assert "              batch(n=4)" in out
     assert "fits        these files" in out
-
-
-def test_rows_past_the_end_of_a_lane_are_not_counted(home, capsys):
-    loader = me.Loader(me.read("data").shard(2, 0), batch_size=16)
-    batches = iter(loader)
-    assert [len(next(batches)["id"]) for _ in range(4)] == [16, 16, 16, 12]
-    Path("last.json").write_text(json.dumps(loader.state_dict()))
-    _, out, _ = run("inspect last.json --json", capsys)
-    assert [(facts["done"], facts["percent"]) for facts in json.loads(out)] == [(120, 100)]
 
 
 def test_inspect_says_which_file_differs_and_exits_with_1(home, capsys):
@@ -212,7 +203,9 @@ def test_no_code_of_a_checkpoint_is_run(home, capsys):
 
 def test_diff_counts_the_rows_between(home, capsys):
     code, found = value("diff loader.json checkpoint.pt", capsys)
-    assert (code, found["between"]) == (0, 20)
+    assert (code, found["between"], found["unit"]) == (0, 5, "item")
+    code, found = value("diff loader.json checkpoint.pt --data data", capsys)
+    assert (code, found["between"], found["unit"]) == (0, 20, "row")
     other = me.read("data").shuffle(seed=43)
     Path("other.json").write_text(json.dumps(other.state_dict()))
     code, out, _ = run("diff loader.json other.json", capsys)
