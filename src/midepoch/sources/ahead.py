@@ -10,11 +10,9 @@ Blocks of mapped files are views. They are not requested, and rows are copied st
 
 import os
 import sys
-from bisect import bisect
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -55,8 +53,6 @@ STEP_BLOCKS, FEW_ROWS = 256, 64
 blocks as many are on their way: to open a file takes time, however few rows it has."""
 FIRST_ROWS = 256
 """The rows of the first step after a resume. Each step may have twice as many as the one before."""
-SLICE_ROWS = 64
-"""Adjacent rows are sliced if this many or more lie together on average; fewer are picked one by one."""
 MAX_ARRAYS = 64
 """How many arrays of wanted positions are put together, at most: who makes them must not get too far ahead."""
 FIRST_STEPS = 8
@@ -83,55 +79,8 @@ CLOSE_SECONDS = 2.0
 """How long requests under way are waited for when a reader is closed. They end by themselves after that."""
 
 Made = TypeVar("Made")
-
-
-class Group(Future[dict[int, Data]]):
-    """Blocks of one file that are fetched together. More may join until they are requested."""
-
-    def __init__(self, *numbers: int) -> None:
-        super().__init__()
-        self.numbers = [*numbers]
-
-
-class HeldBlock:
-    """A block that lanes need: on its way, or in memory."""
-
-    def __init__(self, number: int, nbytes: int, group: Group) -> None:
-        self.number, self.group, self.users = number, group, 0
-        self._nbytes, self._is_measured = nbytes, False
-
-    @property
-    def nbytes(self) -> int:
-        """Its bytes in memory; until it is there, its bytes in the index."""
-        if not self._is_measured and self.is_here:
-            self._nbytes, self._is_measured = self.group.result()[self.number].get_total_buffer_size(), True
-        return self._nbytes
-
-    @property
-    def is_here(self) -> bool:
-        """True if it is in memory."""
-        return self.group.done() and not self.group.cancelled() and not self.group.exception()
-
-    def data(self, blocks: FileBlocks) -> Data:
-        """Its rows. If its group failed, maybe at another block, or if it was dropped, it is read alone, once."""
-        data = None
-        try:
-            data = self.group.result().get(self.number)
-        except CancelledError:
-            raise StaleIteratorError("This iterator is out of date: what it reads was closed.") from None
-        except Exception:
-            if len(self.group.numbers) == 1:
-                raise
-        if data is None:
-            alone = Group(self.number)
-            alone.set_result(blocks.read([self.number]))
-            self.group, data = alone, alone.result()[self.number]
-        return data
-
-    def drop(self) -> None:
-        """Let go of its memory, also while others of its group are needed."""
-        if self.is_here:
-            self.group.result().pop(self.number, None)
+Fetched = Future[dict[int, Data]]
+"""Blocks of one file that are fetched together."""
 
 
 class OpenFiles:
@@ -167,8 +116,15 @@ class OpenFiles:
         self.sizes = StepSizes.of(
             index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0, self.threads
         )
-        self._held: dict[int, HeldBlock] = {}
-        self._joining: Group | None = None
+        self._held: dict[int, Fetched | None] = {}
+        """The blocks that lanes hold, each with the group in which it is fetched; None until it is requested."""
+        self._users = Counter[int]()
+        """How many lanes hold each of them."""
+        self._nbytes: dict[int, int] = {}
+        """The bytes of each of them in memory; an estimate until it is there."""
+        self._indexed, self._decoded = 0, 0
+        """The bytes of all blocks that were read: in the index, and in memory."""
+        self._joining: list[int] = []
         """Blocks that are not requested yet, so that more can join."""
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._stop = Event()
@@ -202,50 +158,66 @@ class OpenFiles:
         """Hold blocks, each until as many lanes release it as hold it. Neighbours are fetched together."""
         for number in numbers:
             if number not in self._held:
-                if self._joining is None or not self._joins(self._joining.numbers, number):
+                if self._joining and not self._joins(self._joining, number):
                     self.request()
-                    self._joining = Group()
-                self._joining.numbers.append(number)
-                self._held[number] = HeldBlock(number, int(self.view.block_lengths[number]), self._joining)
-            self._held[number].users += 1
+                self._joining.append(number)
+                self._held[number], self._nbytes[number] = None, self.expected_bytes(number)
+            self._users[number] += 1
 
     def request(self, unless: Callable[[Sequence[int]], bool] = lambda _: False) -> None:
         """Request the last blocks that are held, ``unless`` it is said of them that they can wait for more to join."""
         group = self._joining
-        if group is None or (self._joins(group.numbers, group.numbers[-1] + 1) and unless(group.numbers)):
+        if not group or (self._joins(group, group[-1] + 1) and unless(group)):
             return
-        self._joining = None
-        self.submit(self._read, group, fetches=True)
+        self._joining = []
+        fetched = self.submit(self._read, group, fetches=True)
+        self._held |= {number: fetched for number in group if number in self._held}
 
-    def _read(self, group: Group) -> None:
-        if group.set_running_or_notify_cancel():
-            try:
-                group.set_result(self.blocks.read(group.numbers))
-            except BaseException as error:
-                group.set_exception(error)
+    def _read(self, group: Sequence[int]) -> dict[int, Data]:
+        read = self.blocks.read(group)
+        sizes = {number: data.get_total_buffer_size() for number, data in read.items()}
+        self._nbytes |= {number: size for number, size in sizes.items() if number in self._held}
+        self._indexed += int(self.view.block_lengths[group].sum())
+        self._decoded += sum(sizes.values())
+        return read
+
+    def expected_bytes(self, number: int) -> int:
+        """The bytes of a block in memory, if it grows as those did that were read."""
+        growth = max(1.0, self._decoded / max(1, self._indexed))
+        return int(growth * self.view.block_lengths[number])
+
+    def nbytes(self, number: int) -> int:
+        """The bytes of a block that is held."""
+        return self._nbytes[number]
 
     def release(self, numbers: Iterable[int]) -> None:
         """Drop blocks that no other lane holds. Not in a forked process, where locks of futures may be held forever."""
         if self._process != self._getpid():
             return
         for number in numbers:
-            block = self._held[number]
-            block.users -= 1
-            if not block.users:
-                self._held.pop(number).drop()
+            self._users[number] -= 1
+            if not self._users[number]:
+                fetched = self._held.pop(number)
+                del self._users[number], self._nbytes[number]
+                if fetched is not None and _has_come(fetched):
+                    fetched.result().pop(number, None)  # also while others of its group are needed
 
-    def held(self, number: int) -> HeldBlock | None:
-        """A block that some lane holds."""
+    def fetched(self, number: int) -> Fetched | None:
+        """The group in which a block that is held is fetched; None if it is not held, or not requested."""
         return self._held.get(number)
 
     def data(self, number: int) -> Data:
         """The rows of a block: a view, or in memory, or read now.
 
-        Nobody waits here for one on its way: the thread that is to read it may be this one.
+        It is read alone if its group failed, maybe at another block. Nobody waits here for one on its way: the thread
+        that is to read it may be this one.
         """
-        held = self._held.get(number)
-        if held is not None and held.group.done():
-            return held.data(self.blocks)
+        fetched = self.fetched(number)
+        if fetched is not None and fetched.cancelled():
+            raise StaleIteratorError("This iterator is out of date: what it reads was closed.")
+        data = fetched.result().get(number) if fetched is not None and _has_come(fetched) else None
+        if data is not None:
+            return data
         return self.blocks.view_of(number) if self.is_view(number) else self.blocks.read([number])[number]
 
     def keeps(self, number: int) -> bool:
@@ -301,9 +273,17 @@ class OpenFiles:
         may_wait = not self.is_remote and not current_thread().name.startswith(THREADS)  # which collects garbage
         for pool in self._pools.values():
             pool.shutdown(wait=may_wait, cancel_futures=True)
-        wait([block.group for block in self._held.values() if not block.group.cancel()], CLOSE_SECONDS)
+        wait({one for one in self._held.values() if one is not None and not one.cancel()}, CLOSE_SECONDS)
         self._pools.clear()
         self.blocks.close()
+
+
+def _is_done(fetched: Fetched | None) -> bool:
+    return fetched is not None and fetched.done()
+
+
+def _has_come(fetched: Fetched) -> bool:
+    return fetched.done() and not fetched.cancelled() and fetched.exception() is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,17 +366,17 @@ def _gathered(
 ) -> pa.RecordBatch:
     """The rows of blocks, put at their ``places``; None if they stay in file order."""
     starts = opened.view.block_starts
-    if places is None:
-        cuts = distinct(np.sort(np.append(np.flatnonzero(np.diff(rising) != 1) + 1, bounds))).tolist()
-        if (len(cuts) - 2) * SLICE_ROWS <= len(rising):
-            slices = []
-            for begin, end in pairwise(cuts):
-                block = blocks[bisect(bounds, begin) - 1]
-                slices.append(_as_batch(opened.data(block).slice(int(rising[begin] - starts[block]), end - begin)))
-            is_view = len(slices) == 1 and opened.blocks.is_copied(opened.view.file_of(blocks[0]))
-            return standalone(slices[0]) if is_view else _joined(slices)
+    pieces = [*pairwise(bounds)]
+    if places is None and all(rising[end - 1] - rising[begin] == end - 1 - begin for begin, end in pieces):
+        slices = [
+            _as_batch(opened.data(block).slice(int(rising[begin] - starts[block]), end - begin))
+            for block, (begin, end) in zip(blocks, pieces, strict=True)
+        ]
+        if len(slices) > 1:
+            return concat_batches(slices)
+        return standalone(slices[0]) if opened.blocks.is_copied(opened.view.file_of(blocks[0])) else slices[0]
     parts = []
-    for block, (begin, end) in zip(blocks, pairwise(bounds), strict=True):
+    for block, (begin, end) in zip(blocks, pieces, strict=True):
         rows, data = rising[begin:end] - starts[block], opened.data(block)
         if not isinstance(data, pa.RecordBatch) or not opened.keeps(block):
             rows, data = np.arange(end - begin), _as_batch(take(data, rows))
@@ -405,10 +385,6 @@ def _gathered(
     if places is not None:
         back[places] = np.arange(len(rising))
     return gather(parts, back)
-
-
-def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    return parts[0] if len(parts) == 1 else concat_batches(parts)
 
 
 def _as_batch(data: Data) -> pa.RecordBatch:
@@ -544,50 +520,32 @@ class LaneRows:
     def _fitting(self, step: Step, missing: Sequence[int]) -> Sequence[int]:
         """The first blocks that may be read ahead now. One more than the first step needs always may.
 
-        Blocks on their way are taken to grow as those in memory did. The next window of a shuffle is read ahead if it
-        fits the bytes of one window together with this one.
+        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one.
         """
         if self._opened.nothing_ahead:
             return []
-        now = set(self._planned[0].to_hold)
-        held = {number: self._nbytes(number) for number in self._until}
-        lengths, here = self._opened.view.block_lengths, [number for number in held if self._is_here(number)]
-        growth = max(1.0, sum(held[number] for number in here) / max(1, int(lengths[here].sum())))
-        on_their_way = held.keys() - here
-        held |= {number: int(growth * held[number]) for number in on_their_way}
-        ahead = sum(nbytes for number, nbytes in held.items() if number not in now)
-        room = self._opened.bytes_ahead - ahead
-        if self._opened.window_bytes and step.window <= self._planned[0].window + 1:
-            room = max(room, self._opened.window_bytes - sum(held.values()))
-        fitting = int((growth * np.cumsum(lengths[list(missing)]) <= room).sum())
-        fitting = min(fitting, max(0, STEP_BLOCKS - len(on_their_way)))
+        opened, held, now = self._opened, [*self._until], set(self._planned[0].to_hold)
+        ahead = sum(opened.nbytes(number) for number in held if number not in now)
+        room = opened.bytes_ahead - ahead
+        if opened.window_bytes and step.window <= self._planned[0].window + 1:
+            room = max(room, opened.window_bytes - sum(map(opened.nbytes, held)))
+        fitting = int((np.cumsum([*map(opened.expected_bytes, missing)]) <= room).sum())
+        fitting = min(fitting, max(0, STEP_BLOCKS - sum(not _is_done(opened.fetched(number)) for number in held)))
         return missing[: max(fitting, 0 if ahead else 1)]
-
-    def _nbytes(self, number: int) -> int:
-        held = self._opened.held(number)
-        return 0 if held is None else held.nbytes
-
-    def _is_here(self, number: int) -> bool:
-        held = self._opened.held(number)
-        return held is not None and held.is_here
 
     def _make_ahead(self) -> None:
         """Let threads make the next steps whose blocks are in memory."""
         for number, step in enumerate(self._planned):
             if number > self._sizes.made_ahead or not step.is_requested:
                 return
-            blocks = map(self._opened.held, step.to_hold)
-            if step.made is None and number and all(block is None or block.group.done() for block in blocks):
+            if step.made is None and number and all(_is_done(self._opened.fetched(block)) for block in step.to_hold):
                 step.made = self._opened.submit(make_rows, self._opened, step.numbers)
 
     def _made(self, step: Step) -> list[pa.RecordBatch]:
         """The rows of a step. If no thread has begun to make them, this one does."""
         if step.made is not None and not step.made.cancel():
             return step.made.result()
-        for block in map(self._opened.held, step.to_hold):
-            if block is not None:
-                with suppress(CancelledError):
-                    block.group.exception()
+        wait({fetched for fetched in map(self._opened.fetched, step.to_hold) if fetched is not None})
         return make_rows(self._opened, step.numbers)
 
     def _runs_of(self, step: Step, made: Sequence[pa.RecordBatch], most_rows: int) -> Iterator[RowRun]:

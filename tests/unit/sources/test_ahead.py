@@ -293,8 +293,8 @@ def watch(opened, runs):
     """How many bytes are held after each step, once all that was requested is there."""
     held = []
     for _ in runs:
-        ahead.wait([block.group for block in opened._held.values() if block.group is not opened._joining])
-        held.append((len(opened._held), sum(block.nbytes for block in opened._held.values())))
+        ahead.wait({*filter(None, opened._held.values())})
+        held.append((len(opened._held), sum(map(opened.nbytes, opened._held))))
     assert opened._held == {}
     return held
 
@@ -361,16 +361,15 @@ def test_lanes_release_a_block_when_the_last_does_and_its_memory_before_that_of_
     opened.request()
     opened.hold([1, 2])
     opened.request()
-    group = opened.held(0).group
+    group = opened.fetched(0)
     assert group.result(30).keys() == {0, 1}
     opened.release([0, 1])
     assert group.result().keys() == {1}
     assert opened.data(1).num_rows == 1000
-    block = opened.held(1)
     opened.release([1, 2])
     assert group.result() == {}
     assert set(counted.values()) == {1}
-    assert block.data(opened.blocks).num_rows == 1000, "for a thread that has found it just before"
+    assert opened.data(1).num_rows == 1000, "for a thread that has found it just before"
     opened.close()
 
 
@@ -458,7 +457,7 @@ def test_an_error_of_a_thread_reaches_the_loop_after_the_rows_before_it(row_grou
     def read():
         for run in LaneRows(opened, order).runs(iter([np.arange(4000)])):
             got.extend(run.keys.tolist())
-            ahead.wait([block.group for block in opened._held.values() if block.group is not opened._joining])
+            ahead.wait({*filter(None, opened._held.values())})
 
     with pytest.raises(OSError, match="disk gone"):
         read()
@@ -487,7 +486,7 @@ def test_closing_does_not_wait_for_a_store_that_does_not_answer(monkeypatch):
     opened.request()
     asked.wait()
     opened.close()
-    group = opened.held(0).group
+    group = opened.fetched(0)
     assert not group.done()
     may_answer.set()
     assert isinstance(group.exception(30), AttributeError)  # the stalled one returns no reader
@@ -541,7 +540,7 @@ def test_a_forked_process_does_not_wait_for_a_block_that_a_thread_of_its_parent_
     opened.sizes = StepSizes(16, 16, 1)
     runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
     next(runs)
-    lock, is_held, is_over = next(iter(opened._held.values())).group._condition, threading.Event(), threading.Event()
+    lock, is_held, is_over = next(iter(opened._held.values()))._condition, threading.Event(), threading.Event()
 
     def hold():  # as a thread does that has read the block
         with lock:
@@ -606,7 +605,6 @@ def test_more_texts_than_a_column_can_hold_come_in_several_runs(index_of, monkey
 
     monkeypatch.setattr(ahead, "concat_batches", limited(ahead.concat_batches, lambda parts: sum(map(len, parts))))
     monkeypatch.setattr(ahead, "gather", limited(gather, lambda _, places: len(places)))
-    monkeypatch.setattr(ahead, "SLICE_ROWS", 1)
     opened, order, _ = opened_of(index_of("decoded"), Shuffle(seed=1, level=level, window=1))
     lengths = []
     runs = LaneRows(opened, order).runs(iter([np.arange(ROWS)]))
