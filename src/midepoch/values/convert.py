@@ -9,13 +9,7 @@ import pyarrow as pa
 
 from midepoch.errors import SchemaMismatchError
 from midepoch.values.arrow import concat_batches
-from midepoch.values.columns import Form, is_plain_tensor, object_array, to_numpy, to_torch, torch_module
-
-NUMPY_TYPES = {f"torch.{name}" for name in ("bool", "uint8", *(f"int{bits}" for bits in (8, 16, 32, 64)))}
-NUMPY_TYPES |= {f"torch.float{bits}" for bits in (16, 32, 64)}
-"""The types of tensors that NumPy has too, as torch writes them."""
-LARGE = 64 << 10
-
+from midepoch.values.columns import Form, object_array, to_numpy, to_torch, torch_module
 
 PYTHON_NUMBERS = {bool, int, float}
 
@@ -130,7 +124,7 @@ def _stack_torch(column: Any) -> Any:
         (kind,) = kinds
         tensors = [tensor if tensor.numel() else tensor.to(kind) for tensor in tensors]
     if all(tensor.shape == tensors[0].shape for tensor in tensors):
-        return _stack_tensors(tensors)
+        return torch.stack(tensors)
     return tensors
 
 
@@ -166,16 +160,6 @@ def tensor_from(value: Any) -> Any:
 def is_empty_list(value: Any) -> bool:
     """True for a list or a tuple without values. Beside lists of numbers it is one of them."""
     return isinstance(value, list | tuple) and not value
-
-
-def _stack_tensors(tensors: list[Any]) -> Any:
-    """Tensors of one shape as one."""
-    torch, first = torch_module(), tensors[0]
-    is_plain = all(is_plain_tensor(tensor) and tensor.dtype == first.dtype for tensor in tensors)
-    if is_plain and first.nbytes >= LARGE and str(first.dtype) in NUMPY_TYPES:
-        # Such as images. Threads of torch would copy them, which wait for each other where all cores are busy.
-        return torch.from_numpy(_stack_numpy([tensor.numpy() for tensor in tensors]))
-    return torch.stack(tensors)
 
 
 def _all_hold_numbers(column: Sequence[Any]) -> bool:

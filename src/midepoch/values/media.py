@@ -143,22 +143,7 @@ def _interpolated(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 
 DECODED_KINDS = ("Image", "Audio")
 PIL_IMAGES = ImageDecoder()
-VIDEO_FORMATS = (
-    "asf",
-    "avi",
-    "flv",
-    "gif",
-    "h264",
-    "hevc",
-    "matroska",
-    "mov",
-    "mp4",
-    "mpeg",
-    "mpegts",
-    "mpegvideo",
-    "ogg",
-    "webm",
-)
+VIDEO_FORMATS = "asf,avi,flv,gif,h264,hevc,matroska,mov,mp4,mpeg,mpegts,mpegvideo,ogg,webm"
 """What bytes are decoded as videos. FFmpeg knows playlists too, which open other files."""
 
 
@@ -254,7 +239,7 @@ def video(value: Any, *, frames: int | None = None) -> Any:
     """
     with needs("av", "video", "Decoding videos"):
         import av
-    known = {"format_whitelist": ",".join(VIDEO_FORMATS)}
+    known = {"format_whitelist": VIDEO_FORMATS}
     with av.open(opened_bytes(value), mode="r", options=known) as container:
         if not container.streams.video:
             raise ValueError("The file has no video in it.")
