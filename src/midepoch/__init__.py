@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from midepoch.integrations.huggingface import from_hf as from_hf
     from midepoch.integrations.huggingface import load_dataset as load_dataset
     from midepoch.integrations.iceberg import IcebergDataset as IcebergDataset
+    from midepoch.integrations.image_folder import image_folder as image_folder
     from midepoch.integrations.multimodal import MultiModalCollator as MultiModalCollator
     from midepoch.integrations.multimodal import MultiModalIterableDataset as MultiModalIterableDataset
     from midepoch.integrations.structured import StructuredDataset as StructuredDataset
@@ -60,6 +61,7 @@ _NAMES = {
     ),
     "integrations.huggingface": "SimpleArrowIterableDataset fast_load_iterable_dataset from_hf load_dataset",
     "integrations.iceberg": "IcebergDataset",
+    "integrations.image_folder": "image_folder",
     "integrations.multimodal": "MultiModalCollator MultiModalIterableDataset",
     "integrations.structured": "StructuredDataset",
     "integrations.torchdata": "from_stateful_dataloader",

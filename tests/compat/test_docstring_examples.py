@@ -126,6 +126,9 @@ def home(tmp_path, monkeypatch):
     file = io.BytesIO()
     Image.new("RGB", (4, 3)).save(file, "PNG")
     pq.write_table(pa.table({"picture": [file.getvalue()] * 3}), "pictures.parquet")
+    for split in ("train", "val"):
+        Path("images", split, "cat").mkdir(parents=True)
+        Path("images", split, "cat", "0.png").write_bytes(file.getvalue())
     chat = {"messages": [{"role": "user", "content": "hello"}]}
     Path("chats.jsonl").write_text("\n".join([json.dumps(chat)] * 8))
     np.arange(9_000, dtype=np.uint16).tofile("train.bin")

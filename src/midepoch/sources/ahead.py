@@ -512,9 +512,11 @@ class LaneRows:
             step.is_requested = len(fitting) == len(missing)
             self._until |= dict.fromkeys(fitting, 0)
             end = int(self._windows[int(np.searchsorted(self._windows, step.positions[-1], "right"))])
+            used = int(step.positions[-1]) + 1  # a block of one row, such as an image, is not needed again
             for number in step.to_hold:
                 if number in self._until:
-                    self._until[number] = max(end, self._until[number])
+                    is_used = self._opened.view.block_rows[number] == 1
+                    self._until[number] = max(used if is_used else end, self._until[number])
         return step.is_requested
 
     def _fitting(self, step: Step, missing: Sequence[int]) -> Sequence[int]:

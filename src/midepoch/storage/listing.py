@@ -42,8 +42,8 @@ TAR = (
 IMAGES = (
     re.compile(r"\.(jpe?g|png|webp|gif|bmp|tiff?)$", re.IGNORECASE),
     "images",
-    "Read them in place by midepoch.from_indexable(torchvision.datasets.ImageFolder(folder)), or copy them to Parquet "
-    "once: docs/coming-from.md shows both",
+    "If each class has a subfolder, read them by midepoch.image_folder(folder); else, copy them to Parquet once: "
+    "docs/guides/vision.md shows both",
 )
 """The names of files, what such files are, and what there is for them."""
 
@@ -174,8 +174,9 @@ def _data_files(folder: str, paths: Iterable[str], suffixes: tuple[str, ...]) ->
         raise NoDataError(f"The folder {folder} has {unread[0]}, which midepoch does not read. {unread[1]}.")
     if not known:
         seen = f"it holds {count('other', len(others))}, such as {os.path.basename(others[0])}" if others else ""
+        ending = f" that ends in {_in_words(suffixes)}" if any(suffixes) else ""
         raise NoDataError(
-            f"The folder {folder} has no file that ends in {_in_words(suffixes)} ({seen or 'it is empty'}). "
+            f"The folder {folder} has no file{ending} ({seen or 'it is empty'}). "
             "To read files whatever their names, pass a glob such as 'folder/*'."
         )
     if data and len(data) < len(known):

@@ -170,7 +170,17 @@ class Decode:
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The decoded columns of a row."""
-        return {name: decoded(row[name], feature, self.files, self.images) for name, feature in self.features.items()}
+        made = {}
+        for name, feature in self.features.items():
+            try:
+                made[name] = decoded(row[name], feature, self.files, self.images)
+            except Exception as error:
+                if isinstance(row[name], Mapping) and isinstance(path := row[name].get("path"), str):
+                    error.add_note(
+                        f"midepoch: the file is {path[:300]}. Restore it, or leave its row out by `without`."
+                    )
+                raise
+        return made
 
 
 def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:

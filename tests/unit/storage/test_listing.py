@@ -204,7 +204,7 @@ def test_sources_of_two_stores_are_refused(tmp_path):
         (["index.json", "chunk-0-0.zstd.bin"], "LitData"),
         (["000.tar", "001.tar"], "tar files, as WebDataset writes them.*Parquet.*from_indexable"),
         (["000.tar", "shards.json"], "tar files, as WebDataset writes them"),
-        (["cat/0.jpg", "dog/1.JPEG"], r"has images.*from_indexable\(torchvision\.datasets\.ImageFolder.*coming-from"),
+        (["cat/0.jpg", "dog/1.JPEG"], r"has images.*midepoch\.image_folder\(folder\).*vision\.md"),
     ],
 )
 def test_folders_of_other_libraries(tmp_path, names, message):
@@ -221,8 +221,8 @@ def test_folders_of_other_libraries(tmp_path, names, message):
         ("0.tar", b"0.cls\0\0", "tar files.*Parquet.*from_indexable.*coming-from"),
         ("0.tar.gz", gzip.compress(b"0.cls\0\0", mtime=0), "tar files.*from_indexable"),
         ("0.tgz", gzip.compress(b"0.cls\0\0", mtime=0), "tar files.*from_indexable"),
-        ("a.jpg", b"\xff\xd8\xff\xe0\0\x10JFIF", "images.*from_indexable.*Parquet.*coming-from"),
-        ("a.PNG", b"\x89PNG\r\n\x1a\n", "images.*from_indexable"),
+        ("a.jpg", b"\xff\xd8\xff\xe0\0\x10JFIF", r"images.*image_folder.*Parquet.*vision\.md"),
+        ("a.PNG", b"\x89PNG\r\n\x1a\n", "images.*image_folder"),
         ("model.bin", b"\1\0\0\0", "has no known format"),
     ],
 )
