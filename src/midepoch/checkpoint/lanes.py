@@ -99,6 +99,11 @@ class LaneAssignment:
         """The number of a reader's first ``turns_taken`` turns that were at the lane of a slot."""
         return max(0, -(-(turns_taken - slot) // self.period))
 
+    def ordinals(self, reader: int, slot: int, turns_taken: int) -> range:
+        """The ordinals of the items that a reader takes of the lane at a slot, in its first turns."""
+        first = self.phase(reader, slot)
+        return range(first, first + self.stride * self.turns_at(slot, turns_taken), self.stride)
+
 
 def lane_cuts(size: int, lanes: int) -> list[int]:
     """The bounds of the lanes of an epoch of ``size`` positions. Lanes differ by one position at most.

@@ -8,7 +8,7 @@ from midepoch._common.checks import count, shortened
 from midepoch.checkpoint.digest import merge_digests
 from midepoch.checkpoint.fingerprint import rows_of
 from midepoch.checkpoint.history import sessions_of
-from midepoch.checkpoint.lanes import LaneAssignment, LaneDelivery, join
+from midepoch.checkpoint.lanes import LaneDelivery, join
 from midepoch.checkpoint.state import (
     MOST_APART,
     LanePositions,
@@ -227,9 +227,8 @@ def _of_all_readers(per_state: Sequence[ReaderProgress | None]) -> list[ReaderPr
 
 def _complete(start: State, per_reader: Sequence[ReaderProgress], finished: set[int | None]) -> State:
     """The complete state after every reader delivered what its progress says."""
-    lanes = len(start.positions)
-    assignment = LaneAssignment(lanes=lanes, turn=start.turn, readers=len(per_reader))
-    deliveries: list[list[LaneDelivery]] = [[] for _ in range(lanes)]
+    assignment = start.assigned_to(len(per_reader))
+    deliveries: list[list[LaneDelivery]] = [[] for _ in range(assignment.lanes)]
     for reader, progress in enumerate(per_reader):
         delivered = {lane: (end, cursor) for lane, end, cursor in progress.deliveries}
         for slot, lane in enumerate(assignment.rotation(reader)):

@@ -6,7 +6,7 @@ Turn ``i`` takes the next item of lane ``i % lanes``, and reader ``c`` of ``C`` 
 
 from dataclasses import replace
 
-from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
+from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.passes import Progress
 from midepoch.delivery.session import AnySession
@@ -20,7 +20,7 @@ class UncountedSession(AnySession):
 
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         super().__init__(pipeline, start, readers)
-        self.assignment = LaneAssignment(lanes=len(self.positions), turn=start.turn, readers=readers)
+        self.assignment = start.assigned_to(readers)
 
 
 class ReportedProgress(Progress):
@@ -52,7 +52,7 @@ class ReportedProgress(Progress):
         deliveries = {lane: (end, cursor) for lane, end, cursor in delivered.deliveries}
         for slot, lane in enumerate(self.rotation):
             end, self.cursors[slot] = deliveries.get(lane, (0, self.cursors[slot]))
-            items = (end - 1 - assignment.phase(self.reader, slot)) // assignment.stride + 1 if end else 0
+            items = len(range(assignment.phase(self.reader, slot), end, assignment.stride))
             if items < assignment.turns_at(slot, delivered.turns_taken):
                 self._limits[slot] = items
 
