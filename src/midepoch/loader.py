@@ -47,9 +47,7 @@ from midepoch.workers.pool import WorkerPool
 
 __all__ = ["Loader"]
 
-log = logging.getLogger("midepoch")
-EVEN: tuple[Even, Even] = ("drop", "pad")
-OneTable = TypeVar("OneTable", bound=Table)
+Columns = TypeVar("Columns", bound=Row | Table)
 INSTEAD = {
     "sampler": (
         "To shuffle, use dataset.shuffle(seed=42); in place of a DistributedSampler, dataset.shard(); to choose rows, "
@@ -139,7 +137,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
     _meter: Meter | None = None
     _idle_pool: WorkerPool | None = None
     """Workers that wait for the next epoch or pass."""
-    _warned_of_saving = False
 
     @overload
     def __init__(
@@ -168,19 +165,8 @@ class Loader(torch.utils.data.DataLoader[Item]):
 
     @overload
     def __init__(
-        self: "Loader[Row]",
-        dataset: Dataset[Row],
-        batch_size: int,
-        shuffle: bool | None = None,
-        *,
-        collate_fn: None = None,
-        **others: Unpack[LoaderArguments],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: "Loader[OneTable]",
-        dataset: Dataset[OneTable],
+        self: "Loader[Columns]",
+        dataset: Dataset[Columns],
         batch_size: int,
         shuffle: bool | None = None,
         *,
@@ -264,7 +250,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
         self._options, self._plan = options, plan
         self._pools: WeakSet[WorkerPool] = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
-        self._column_kinds = ColumnKinds()
         self._number: int | None = next(_numbers) if plan.ranks > 1 and check_ranks else None
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
@@ -291,7 +276,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         self._meter = Meter(run)
         batches = self._batches(run)
         if self._options.collate is None and self._plan.pipeline.item_spec == ("torch", True):
-            batches = self._column_kinds.watched(batches)
+            batches = _watch_columns(batches)
         return PassIterator.over(run, self._meter.timed(batches), self._describe_state)
 
     def with_states(self) -> Iterator[tuple[Item, dict[str, Any]]]:
@@ -433,24 +418,18 @@ class Loader(torch.utils.data.DataLoader[Item]):
         With several iterators it is the state of the open one that delivered last, else of the last that was left;
         before any, of the start point.
         """
-        state = self._own_state()
-        of_one_rank = not self._plan.counted or state.get("part") is not None or "earlier" in state
-        if self._plan.ranks > 1 and of_one_rank and not self._warned_of_saving:
-            self._warned_of_saving = True
-            log.warning(
-                "This state holds what rank %s of %s delivered, and restores that rank only, because %s. Save "
-                "midepoch.distributed.gather_state(loader), or every rank's state.",
-                self._plan.rank,
-                self._plan.ranks,
-                self._plan.why_not_counted() or "it continues the state of that rank",
+        state, plan = self._own_state(), self._plan
+        rank = f"rank {plan.rank} of {plan.ranks}"
+        if plan.ranks > 1 and (not plan.counted or state["part"] is not None or "earlier" in state):
+            log_once(
+                f"This state holds what {rank} delivered, and restores that rank only, because "
+                f"{plan.why_not_counted() or 'it continues the state of that rank'}. Save "
+                "midepoch.distributed.gather_state(loader), or every rank's state."
             )
-        elif "+" in (state["digest"] or "") and not self._warned_of_saving:
-            self._warned_of_saving = True
-            log.warning(
-                "This state holds the digest of rank %s of %s alone. It restores all ranks, but not the digest. Save "
-                "midepoch.distributed.gather_state(loader), or merge_states of every rank's state.",
-                self._plan.rank,
-                self._plan.ranks,
+        elif "+" in (state["digest"] or ""):
+            log_once(
+                f"This state holds the digest of {rank} alone. It restores all ranks, but not the digest. Save "
+                "midepoch.distributed.gather_state(loader), or merge_states of every rank's state."
             )
         return state
 
@@ -671,7 +650,10 @@ class LoaderOptions:
             pipeline=replace(pipeline, balanced=self._balanced(dataset), digest=self.digest),
         )
         if even is None and plan.epochs_per_loop != 1 and plan.ranks > 1 and plan.counted:
-            _check_even(plan)
+            raise ValueError(
+                f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': ranks may have different numbers "
+                "of batches in an epoch, and would begin the next epoch at different steps."
+            )
         return plan
 
     def _even(self, dataset: Plan) -> Even | None:
@@ -772,23 +754,6 @@ def sentence(reason: str | None) -> str | None:
     return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
 
 
-def _check_even(plan: Plan) -> None:
-    """Raise if ranks may begin the next epoch at different steps: then no rank's state would hold for all ranks."""
-    session = plan.begin(State()).session
-    if session.is_endless:
-        return
-    numbers = "ranks may have different numbers of batches in an epoch"
-    if plan.pipeline.uniform:
-        least, most = (replace(plan, even=even).items_per_rank(session) or 0 for even in EVEN)
-        if least == most:
-            return
-        numbers = f"some ranks have {count('batch', least, 'batches')} in an epoch and some {most:,}"
-    raise ValueError(
-        f"repeat() over {plan.ranks} ranks needs even='pad' or even='drop': {numbers}, and would begin the next epoch "
-        "at different steps."
-    )
-
-
 def _check_dataset(dataset: object, shuffle: bool | None) -> None:
     if not isinstance(dataset, Dataset):
         raise TypeError(f"Loader needs a midepoch dataset, got {type(dataset).__name__}. {_way_to_a_dataset(dataset)}")
@@ -845,35 +810,22 @@ def _context_without_fork() -> Any:
     return context
 
 
-class ColumnKinds:
-    """Which columns of the batches are lists. A column that changes is logged once."""
+def _watch_columns(in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
+    """The batches as they are. A column that is a list in some of them, and a tensor in others, is logged once."""
+    are_lists: dict[str, bool] = {}
 
-    def __init__(self) -> None:
-        self._lists: dict[str, bool] = {}
-        self._last: list[bool] = []
-        self._has_changed = False
-
-    def watched(self, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
-        """The batches as they are."""
-        for batches in in_bulk:
-            yield batches if self._has_changed else map(self._seen, batches)
-            del batches  # so that the next ones are made in the memory of these
-
-    def _seen(self, batch: Any) -> Any:
-        if type(batch) is dict:
-            kinds = [type(column) is list for column in batch.values()]
-            if kinds != self._last:
-                self._last = kinds
-                self._compare(dict(zip(batch, kinds, strict=True)))
+    def seen(batch: Any) -> Any:
+        for name, column in batch.items() if type(batch) is dict else ():
+            is_list = type(column) is list
+            if are_lists.setdefault(name, is_list) != is_list:
+                log_once(
+                    f"The column {name!r} is a tensor in some batches and a list in others, because its lists have "
+                    "different lengths in some batches only, or a value is null there. For one kind in every batch, "
+                    "pad in a collate_fn, or make rows of one length with dataset.pack or map, or get Python lists "
+                    "with dataset.with_format('python')."
+                )
         return batch
 
-    def _compare(self, lists: dict[str, bool]) -> None:
-        changed = next((name for name in lists if self._lists.setdefault(name, lists[name]) != lists[name]), None)
-        if changed is not None and not self._has_changed:
-            self._has_changed = True
-            log_once(
-                f"The column {changed!r} is a tensor in some batches and a list in others, because its lists have "
-                "different lengths in some batches only, or a value is null there. For one kind in every batch, pad "
-                "in a collate_fn, or make rows of one length with dataset.pack or map, or get Python lists with "
-                "dataset.with_format('python')."
-            )
+    for batches in in_bulk:
+        yield map(seen, batches)
+        del batches  # so that the next ones are made in the memory of these

@@ -371,7 +371,7 @@ def test_each_batch_can_come_with_the_state_after_it(build):
 
 
 def test_repeat_over_uneven_ranks_is_refused_without_even(build):
-    with pytest.raises(ValueError, match=r"needs even='pad' or even='drop': some ranks have 4 batches .* some 5"):
+    with pytest.raises(ValueError, match=r"needs even='pad' or even='drop': ranks may have different"):
         me.Loader(build("rows", 1).repeat().shard(2, 0), batch_size=7, even=None)
     loaders = [me.Loader(build("rows", 1).repeat(2).shard(2, rank), batch_size=7, even="pad") for rank in range(2)]
     for _ in zip(*loaders, strict=True):
