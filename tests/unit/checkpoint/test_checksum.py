@@ -95,7 +95,7 @@ def test_a_state_without_a_checksum_passes():
     check_checksum({key: value for key, value in STATE.items() if key != "checksum"})
 
 
-@pytest.mark.parametrize("key", [key for key in STATE if key not in ("checksum", "history")])
+@pytest.mark.parametrize("key", [key for key in STATE if key != "checksum"])
 def test_no_covered_key_can_be_dropped_or_replaced(key):
     message = r"changed or damaged after it was saved.*as state_dict\(\) returned it, or an earlier checkpoint"
     for damaged in ({k: v for k, v in STATE.items() if k != key}, {**STATE, key: 1 if STATE[key] != 1 else 2}):
@@ -109,14 +109,6 @@ def test_another_checksum_is_refused(checksum):
         check_checksum({**STATE, "checksum": checksum})
 
 
-def test_every_integer_inside_is_covered():
-    text = json.dumps(STATE)
-    for number in ("4", "3", "9", "7", str(1 << 63)):
-        assert number in text
-        with pytest.raises(me.CheckpointMismatchError):
-            check_checksum(json.loads(text.replace(f"[{number}", "[11").replace(f": {number}", ": 11")))
-
-
 def test_the_checksum_of_a_saved_state_never_changes():
     assert STATE["checksum"] == "df0a2ae8841d395b"
     assert signed(STATE) == STATE
@@ -128,16 +120,6 @@ def test_the_checksum_of_a_saved_state_never_changes():
 def test_values_that_no_state_has_are_refused(value):
     with pytest.raises(me.CheckpointMismatchError, match="damaged: it has a"):
         check_checksum({**STATE, "fingerprint": value})
-
-
-@pytest.mark.parametrize("ranks", [2, 10**12])
-def test_a_changed_history_is_not_loaded(folder, ranks):
-    """It would answer wrongly who received which row."""
-    dataset = me.read(folder).lanes(2)
-    state = after(dataset, 6)
-    [record] = state["history"]
-    with pytest.raises(me.CheckpointMismatchError, match="changed or damaged after it was saved"):
-        me.read(folder).load_state_dict({**state, "history": [[*record[:3], ranks, *record[4:]]]})
 
 
 def test_a_changed_state_is_not_loaded(folder):
@@ -168,13 +150,3 @@ def test_states_that_are_made_of_others_have_their_checksum(folder, tmp_path):
     for state in made:
         assert state == signed(state)
         check_checksum(state)
-
-
-@pytest.mark.parametrize("change", [{"history": [[0, 2, 0, 10**12, 1, 0]]}, {"digest": "0" * 16}])
-def test_the_checksum_covers_history_and_digest(change):
-    check_checksum(STATE)
-    with pytest.raises(me.CheckpointMismatchError, match="changed or damaged after it was saved"):
-        check_checksum({**STATE, **change})
-    for key in change:
-        with pytest.raises(me.CheckpointMismatchError, match="changed or damaged after it was saved"):
-            check_checksum({name: value for name, value in STATE.items() if name != key})

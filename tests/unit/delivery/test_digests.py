@@ -9,8 +9,6 @@ from counted import is_kept, write_files
 from midepoch.distributed import in_step
 from midepoch.workers import pool
 
-LAYOUTS = [{"num_workers": 0}, {"num_workers": 2}]
-
 
 @pytest.fixture
 def files(tmp_path):
@@ -30,20 +28,15 @@ def received(loader, steps=None):
     return [batch for _, batch in zip(range(1_000 if steps is None else steps), loader, strict=False)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", ["rows", "map", "filter", "pack", "mixture", "cut mixture", "cut concat"])
-def test_E10_an_epoch_that_is_interrupted_has_the_predicted_digest(files, kind, layout):
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["map", "cut mixture"])
+def test_E10_an_epoch_that_is_interrupted_has_the_predicted_digest(files, kind, workers):
     rows = me.read(files).shuffle(seed=3)
     dataset = {
-        "rows": rows,
         "map": rows.map(double).with_format("numpy"),
-        "filter": rows.filter(is_kept).survey(),
-        "pack": rows.pack(16, window=8).survey(),
-        "mixture": me.mix([rows, rows.filter(is_kept).survey()], weights=[2, 1], seed=1),
         "cut mixture": me.mix([rows, rows], weights=[2, 1], seed=1, stop="all").pack(5, strategy="concat").survey(),
-        "cut concat": me.concat([rows, rows]).pack(5, strategy="concat").survey(),
     }[kind].lanes(3)
-    first = me.Loader(dataset, batch_size=4, digest=True, **layout)
+    first = me.Loader(dataset, batch_size=4, digest=True, num_workers=workers)
     begun = iter(first)
     for _ in range(3):
         next(begun)
@@ -60,22 +53,6 @@ def test_E10_an_epoch_that_is_interrupted_has_the_predicted_digest(files, kind, 
     assert second.check_digest() == second.digest() == dataset.digest()
     assert received(second) != []
     assert second.check_digest() == dataset.digest(epoch=1)
-
-
-def test_ranks_add_up_and_a_merged_state_resumes_them(files):
-    dataset = me.read(files).shuffle(seed=2)
-    loaders = [me.Loader(dataset.shard(2, rank), batch_size=4, digest=True, even="pad") for rank in range(2)]
-    runs = [iter(loader) for loader in loaders]
-    for _ in range(3):
-        for run in runs:
-            next(run)
-    merged = me.merge_states([through_json(loader.state_dict()) for loader in loaders])
-    three = [me.Loader(dataset.shard(3, rank), batch_size=3, digest=True) for rank in range(3)]
-    for loader in three:
-        loader.load_state_dict(merged)
-        received(loader)
-        loader.check_digest()
-    assert sum(loader.digest() for loader in three) % (1 << 64) == dataset.digest()
 
 
 def test_readers_that_report_cursors_keep_a_digest_that_merges(files):
@@ -102,7 +79,7 @@ def test_readers_that_report_cursors_keep_a_digest_that_merges(files):
 def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
     # With this prefetch_factor each message has one item.
     loader = me.Loader(me.read(files), batch_size=4, num_workers=2, prefetch_factor=2, digest=True)
-    take = pool.Arrivals.take
+    take = pool.Inbox.take
     sent = []
 
     def planted(self, count):
@@ -110,7 +87,7 @@ def test_a_worker_that_sends_an_item_twice_is_found(files, monkeypatch):
         sent.append(chunk)
         return sent[0] if len(sent) == 3 else chunk
 
-    monkeypatch.setattr(pool.Arrivals, "take", planted)
+    monkeypatch.setattr(pool.Inbox, "take", planted)
     batches = received(loader)
     rows = sorted(number for batch in batches for number in batch["id"])
     assert rows != list(range(60))
