@@ -3,13 +3,11 @@
 import logging
 import os
 import socket
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -34,8 +32,6 @@ T = TypeVar("T")
 
 SCAN_THREADS = 16
 REMOTE_SCANS = 32  # most of their time is spent waiting
-PATIENCE_S = 0.05
-"""How long the scans of one thread wait for a disk before other threads help, if they compute less than that."""
 JOBS = 64
 """An executor gets one file in each job until there would be more jobs than this, then up to ``REMOTE_SCANS``."""
 
@@ -112,70 +108,31 @@ def _scan_all(
 ) -> list[Scan]:
     """Scan the files that are not known yet, several at once."""
     scans = [known.get(key) for key in zip(listing.names, listing.stamps, strict=True)]
-    missing = [file for file, scan in enumerate(scans) if scan is None]
+    folder = folder_prefix(listing.root)
+    missing = [
+        ListedFile(file, folder + listing.names[file], listing.stamps[file].size)
+        for file, scan in enumerate(scans)
+        if scan is None
+    ]
+    size = 1 if executor is None else min(REMOTE_SCANS, max(1, len(missing) // JOBS))
+    groups = [missing[first : first + size] for first in range(0, len(missing), size)]
+    scan = partial(_scan_group, options, listing.store, socket.gethostname())
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar("indexing", unit="files", total=len(missing)))
         if executor is None:
-            scanned = _scan_here(listing, options, missing, threads, bar.tick)
-        else:
-            scanned = _scan_on(executor, listing, options, missing, bar.tick)
-        stack.enter_context(closing(scanned))
-        for finished, (file, scan) in enumerate(scanned, start=1):
-            scans[file] = scan
+            threads = threads if listing.store is None else max(threads, REMOTE_SCANS)
+            executor = stack.enter_context(ThreadPoolExecutor(threads))
+        finished = 0
+        for group, found in run_all(scan, groups, executor, bar.tick):
+            for file, one in zip(group, found, strict=True):
+                scans[file.number] = one
+            finished += len(group)
             bar.update(finished)
     return [scan for scan in scans if scan is not None]
 
 
-def _scan_here(
-    listing: Listing, options: ScanOptions, files: Sequence[int], threads: int, tick: Callable[[], None]
-) -> Generator[tuple[int, Scan], None, None]:
-    threads = threads if listing.store is None else max(threads, REMOTE_SCANS)
-    first = 0
-    if listing.store is None and files and not listing.names[files[0]].lower().endswith(_unmapped_suffixes()):
-        for scanned in _scan_while_busy(listing, options, files):
-            first += 1
-            yield scanned
-    with ThreadPoolExecutor(threads) as pool:
-        yield from run_all(lambda file: _scan_one(listing.location(file), options), files[first:], pool, tick)
-
-
-def _unmapped_suffixes() -> tuple[str, ...]:
-    """The endings of files whose scan may take long: of all formats that are not mapped, and of compressed files."""
-    return (*(suffix for one in FORMATS.values() if not one.is_mapped for suffix in one.suffixes), ".gz", ".zst")
-
-
-def _scan_while_busy(
-    listing: Listing, options: ScanOptions, files: Sequence[int]
-) -> Generator[tuple[int, Scan], None, None]:
-    """Scan the first files in this thread, for as long as it computes more than it waits.
-
-    Headers of record batches are many short reads. Where the bytes are in memory already, threads would only pass the
-    interpreter lock around, which takes two to three times as long. Other formats compute without that lock.
-    """
-    computed = waited = 0.0
-    for file in files:
-        begun, begun_computing = time.perf_counter(), time.thread_time()
-        scan = _scan_one(listing.location(file), options)
-        computing = time.thread_time() - begun_computing
-        computed, waited = computed + computing, waited + time.perf_counter() - begun - computing
-        yield file, scan
-        if scan.format not in FORMATS or not FORMATS[scan.format].is_mapped or waited > computed + PATIENCE_S:
-            return
-
-
-def _scan_on(
-    executor: Executor, listing: Listing, options: ScanOptions, files: Sequence[int], tick: Callable[[], None]
-) -> Generator[tuple[int, Scan], None, None]:
-    size, folder = min(REMOTE_SCANS, max(1, len(files) // JOBS)), folder_prefix(listing.root)
-    listed = [ListedFile(number, folder + listing.names[number], listing.stamps[number].size) for number in files]
-    groups = [listed[first : first + size] for first in range(0, len(listed), size)]
-    scan = partial(_scan_group, options, listing.store, socket.gethostname())
-    for group, scans in run_all(scan, groups, executor, tick):
-        yield from zip((file.number for file in group), scans, strict=True)
-
-
 class ListedFile(NamedTuple):
-    """A file for a worker of an executor."""
+    """A file to scan."""
 
     number: int
     path: str
@@ -184,12 +141,12 @@ class ListedFile(NamedTuple):
 
 def _scan_group(options: ScanOptions, store: Store | None, host: str, files: Sequence[ListedFile]) -> list[Scan]:
     """Scan files where this is called. ``host`` is the machine on which they were listed."""
+    scan = partial(_scan_one, options, store)
     if store is not None:
-        objects = [StoredFile(store, file.path, size=file.size) for file in files]
         with ThreadPoolExecutor(REMOTE_SCANS) as pool:
-            return list(pool.map(_scan_one, objects, repeat(options)))
+            return list(pool.map(scan, files))
     try:
-        return [_scan_listed(file, options) for file in files]
+        return [scan(file) for file in files]
     except MidepochError as error:
         if socket.gethostname() != host:
             error.add_note(
@@ -199,25 +156,23 @@ def _scan_group(options: ScanOptions, store: Store | None, host: str, files: Seq
         raise
 
 
-def _scan_listed(file: ListedFile, options: ScanOptions) -> Scan:
-    present = stamp_of(file.path).size
-    if present != file.size:
-        raise DataChangedError(
-            f"{file.path} has {present:,} bytes, but had {file.size:,} when it was listed. Open the dataset again."
-        )
-    return _scan_one(file.path, options)
-
-
-def _scan_one(path: Location, options: ScanOptions) -> Scan:
+def _scan_one(options: ScanOptions, store: Store | None, file: ListedFile) -> Scan:
     try:
-        scan = scan_file(path, options.format, options.max_record_bytes)
-        return replace(scan, version=path.version) if isinstance(path, StoredFile) else scan
-    except MidepochError:
-        if isinstance(path, StoredFile) and path.failure is not None:
-            raise path.failure from None
-        raise
+        if store is None:
+            present = stamp_of(file.path).size
+            if present != file.size:
+                raise DataChangedError(
+                    f"{file.path} has {present:,} bytes, but had {file.size:,} when it was listed. Open the dataset "
+                    "again."
+                )
+            return scan_file(file.path, options.format, options.max_record_bytes)
+        stored = StoredFile(store, file.path, size=file.size)
+        try:
+            return replace(scan_file(stored, options.format, options.max_record_bytes), version=stored.version)
+        except MidepochError as error:
+            raise stored.failure or error from None
     except OSError as error:
-        raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
+        raise NoDataError(f"{file.path} cannot be read: {error.strerror or error}.") from error
 
 
 class FileIndex(Index):

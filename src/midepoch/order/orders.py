@@ -233,11 +233,6 @@ class ShuffledWindows:
         self._inner, self._starts, self._key = inner, starts, key
         self.blocks, self.size = inner.blocks, inner.size
 
-    @property
-    def inner(self) -> Order:
-        """The order whose rows are permuted. Its blocks lie together."""
-        return self._inner
-
     def rows(self, positions: I64) -> I64:
         return self._inner.rows(self._in_windows(permute, positions))
 

@@ -276,13 +276,10 @@ class FileRows:
         used = np.diff(blocks.starts) > 0
         if self.where is not None:
             used &= self.where.blocks[stored.owner(blocks.starts[:-1])]
-        last = max((number for number, step in enumerate(self.steps) if isinstance(step, Shuffle)), default=-1)
         return measure_quality(
             orders,
             full_permutation(self.base, self.steps, epoch),
-            orders if mode == "file" else [build_order(self.base, self.steps[: last + 1], epoch)],
-            shuffle=next((step for step in reversed(self.steps) if isinstance(step, Shuffle)), None),
-            blocks=blocks,
+            block_starts=blocks.starts,
             block_count=int(used.sum()),
             batch_size=batch_size,
         )

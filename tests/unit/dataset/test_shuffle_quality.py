@@ -52,9 +52,6 @@ def test_a_batch_comes_from_the_blocks_that_are_delivered(folder, shuffle):
     assert quality.blocks_per_batch == pytest.approx(np.mean(counts))
     assert quality.fewest_blocks == min(counts)
     assert (quality.rows, quality.blocks, quality.batch_size, quality.lanes) == (len(numbers), 40, BATCH, 1)
-    neighbours = np.concatenate([np.stack([batch[:-1], batch[1:]]) for batch in batches(numbers)], axis=1)
-    ranks = neighbours.argsort().argsort()
-    assert quality.neighbour_correlation == pytest.approx(np.corrcoef(ranks)[0, 1])
 
 
 def test_the_figures_are_those_of_the_present_epoch(folder):
@@ -89,7 +86,6 @@ def test_every_shard_is_a_lane(folder, mode):
     assert (quality.rows, quality.lanes) == (ROWS, 2)
     counts = [blocks for shard in shards for blocks in blocks_in_batches(delivered(shard))]
     assert quality.blocks_per_batch == pytest.approx(np.mean(counts))
-    assert quality.window.count >= (2 if mode == "file" else 1)  # 40 small runs of rows are one window
 
 
 def test_blocks_that_a_filter_rules_out_are_not_counted(tmp_path):

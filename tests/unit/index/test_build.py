@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from socket import gethostname
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -129,26 +128,6 @@ def test_a_rescan_reads_all_files_again(folder, kept, scanned):
     assert scanned == []
 
 
-@pytest.mark.parametrize(("waits", "kind", "alone"), [(0, "stream", 30), (1, "stream", 2), (0, "parquet", 1)])
-def test_threads_scan_arrow_files_only_if_one_thread_waits_for_them(tmp_path, kept, monkeypatch, waits, kind, alone):
-    """After the first file of another format, and after a second of waiting, the rest is for the threads."""
-    for number in range(30):
-        write_numbers(tmp_path / f"{number:02}.arrow", 10 * number, 10 * number + 10, kind)
-    here, scanned = threading.get_ident(), []
-
-    def note(path, *options):
-        scanned.append(threading.get_ident() == here)
-        return scan_file(path, *options)
-
-    monkeypatch.setattr(build, "scan_file", note)
-    clock = SimpleNamespace(
-        thread_time=lambda: len(scanned) * 0.01, perf_counter=lambda: len(scanned) * (0.01 + 0.04 * waits)
-    )
-    monkeypatch.setattr(build, "time", clock)
-    assert values(me.read(tmp_path, index_dir=kept)) == list(range(300))
-    assert scanned == [True] * alone + [False] * (30 - alone)
-
-
 def test_the_index_of_one_large_text_file_shows_that_it_goes_on(tmp_path, kept, monkeypatch):
     (tmp_path / "rows.jsonl").write_text('{"x": 1}\n{"x": 2}\n')
     went_on = threading.Event()
@@ -233,7 +212,7 @@ def test_workers_of_an_executor_get_a_store_that_does_not_show_its_secrets(monke
     store, sent = Store("s3://bucket", {"key": "hidden", "secret": "hidden"}), []
     listing = Listing("", "s3://bucket", ("a.parquet",), (FileStamp(1, 1),), store)
     monkeypatch.setattr(build, "run_all", lambda function, jobs, *_: sent.extend([function, *jobs]) or ())
-    assert list(build._scan_on(None, listing, ScanOptions(), [0], None)) == []
+    assert build._scan_all(listing, ScanOptions(), {}, 1, None) == []
     assert "hidden" not in repr(sent)
     assert pickle.loads(pickle.dumps(sent))[1] == [ListedFile(0, "s3://bucket/a.parquet", 1)]
 
