@@ -18,7 +18,7 @@ from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
 from midepoch.counting.window_counts import CountsOfLane, WindowCounts
 from midepoch.sources.source import EpochCut, ItemSpec, Source
-from midepoch.stages.counted import CountedItems, Outputs, without_others
+from midepoch.stages.counted import Checked, CountedItems, Kept, Outputs
 from midepoch.stages.flow import Context, Flow, PackCounts
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stage import Call, Stage, cursor_numbers, why_no_survey
@@ -343,20 +343,24 @@ class PipelineLanes:
         return None
 
     def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
-        width = len(self.pipeline.source.begin)
+        source = self.pipeline.source
+        width = len(source.begin)
         items = self.source.counted(lane, cursor[:width])
         if self.pipeline.uniform:
             items = Outputs(items, self._with_deferral)
         output_counts = partial(self.output_counts, lane)
         context = replace(self.pipeline.context(self.cut.epoch), output_counts=output_counts, packs=self.packs)
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
-        if not filters:
-            items = without_others(items, "read(filters=...)", context.name)
+        names = [stages[number].name for number in filters]
+        if source.has_rows and not source.uniform:
+            names.insert(0, "read(filters=...)")
+        if names:
+            items = Kept(items) if filters else Checked(Kept(items), names, context.name)
         for number, (stage, own_numbers) in enumerate(zip(stages, cursor_numbers(stages), strict=True)):
             width += own_numbers
             items = stage.counted(items, cursor[:width], context)
-            if filters and number == filters[-1]:
-                items = without_others(items, stage.name, context.name)
+            if number in filters[-1:]:
+                items = Checked(items, names, context.name)
         return items
 
     def output_counts(self, lane: int) -> CountsOfLane:

@@ -17,7 +17,7 @@ from midepoch.order.orders import Interval, Order, Shuffle, lanes_by_file
 from midepoch.sources.ahead import LaneRows, OpenFiles
 from midepoch.sources.appended import generations, lane_of_generations
 from midepoch.sources.source import EpochCut, FindSurvey, RowFacts
-from midepoch.stages.counted import CountedItems, Kept, TracedRows, Wanted, rejected_row
+from midepoch.stages.counted import CountedItems, TracedRows, Wanted, rejected_row
 from midepoch.stages.flow import Flow, RowRun, noting
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
@@ -105,11 +105,7 @@ class FileRowsLanes:
         left_out.update(np.intersect1d(keys, self._gone).tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
-        rows = CountedFileRows(self, lane, cursor[0], self._survey(), self._gone_positions(lane))
-        if self._source.uniform:
-            return rows
-        name, locate = "row {1:,} of {0}", self._source.locate
-        return Kept(rows, lambda flow: flow, "read(filters=...)", lambda key: name.format(*locate(key)))
+        return CountedFileRows(self, lane, cursor[0], self._survey(), self._gone_positions(lane))
 
     def _gone_positions(self, lane: int) -> I64 | None:
         """The rising positions in a lane of the rows that were left out. Those of all even lanes are found together."""

@@ -11,9 +11,8 @@ So a sample of them passes through the filters, and none may come out.
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +30,6 @@ SHARE = 16
 """After these, one row is checked for this many rows that are kept."""
 SPAN = 1 << 14
 """In a longer span, rows are tried at places that are evenly spread, not all of them."""
-REMEMBERED = 1 << 16
-"""How many keys are known at a time. Stages hold far fewer rows."""
 WHOLE = -1
 """Stands for the first and last token of a row that is not packed."""
 
@@ -131,8 +128,6 @@ class CountedItems(ABC):
     """True if there is always a next item, so that there is no total."""
     batched = False
     """True if each item is a batch, whose key is the sum of the hashes of what it is made of."""
-    left_out: "LeftOut | None" = None
-    """Rows that are read besides the items, only to check filters; None if there are no filters."""
     members = 1
     """The number of rows or packs of an item: more than 1 for batches."""
 
@@ -153,7 +148,7 @@ class CountedItems(ABC):
         raise NotImplementedError
 
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
-        """Whether the survey says that filters keep these rows."""
+        """Whether the survey says that filters keep these rows of files."""
         raise NotImplementedError
 
     def lengths(self, numbers: I64) -> I64:
@@ -173,9 +168,13 @@ def hashes_of(keys: I64, *, batched: bool) -> U64:
 class CountedOutputs(CountedItems):
     """The outputs of a stage. What is known of them follows from what is known of the inputs."""
 
-    def __init__(self, inputs: CountedItems) -> None:
-        self._inputs = inputs
+    def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow] = lambda flow: flow) -> None:
+        """``make`` makes a flow of outputs of a flow of inputs."""
+        self._inputs, self._make = inputs, make
         self.is_endless, self.batched, self.members = inputs.is_endless, inputs.batched, inputs.members
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        return self._make(self._inputs.flow(opened, (self.inputs_of(numbers).inputs for numbers in wanted)))
 
     @abstractmethod
     def inputs_of(self, numbers: I64) -> Pieces:
@@ -187,9 +186,6 @@ class CountedOutputs(CountedItems):
 
     def keys(self, numbers: I64) -> I64:
         return self._inputs.keys(self.inputs_of(numbers).inputs)
-
-    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
-        return self._inputs.kept(self.inputs_of(numbers).inputs)
 
     def lengths(self, numbers: I64) -> I64:
         return self._inputs.lengths(self.inputs_of(numbers).inputs)
@@ -224,10 +220,6 @@ class CountedOutputs(CountedItems):
 class Outputs(CountedOutputs):
     """The outputs of a stage that makes one of each input."""
 
-    def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow]) -> None:
-        super().__init__(inputs)
-        self._make, self.left_out = make, inputs.left_out
-
     def has(self, number: int) -> bool:
         return self._inputs.has(number)
 
@@ -236,9 +228,6 @@ class Outputs(CountedOutputs):
 
     def cursor(self, items: int) -> Cursor:
         return self._inputs.cursor(items)
-
-    def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        return self._make(self._inputs.flow(opened, wanted))
 
     def inputs_of(self, numbers: I64) -> Pieces:
         return Pieces(np.arange(len(numbers)), numbers)
@@ -251,8 +240,8 @@ class Batches(CountedOutputs):
     """Batches of ``size`` items. The last one may be smaller, or is left out."""
 
     def __init__(self, inputs: CountedItems, make: Callable[[Flow], Flow], size: int, *, drop_last: bool) -> None:
-        super().__init__(inputs)
-        self._make, self._size, self._drop_last = make, size, drop_last
+        super().__init__(inputs, make)
+        self._size, self._drop_last = size, drop_last
         self.batched, self.members = True, inputs.members * size
 
     def has(self, number: int) -> bool:
@@ -265,9 +254,6 @@ class Batches(CountedOutputs):
         inputs = items * self._size
         whole = inputs == 0 or self._inputs.has(inputs - 1)
         return self._inputs.cursor(inputs if whole else self._inputs.total())
-
-    def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        return self._make(self._inputs.flow(opened, (self.inputs_of(numbers).inputs for numbers in wanted)))
 
     def inputs_of(self, numbers: I64) -> Pieces:
         inputs = (numbers[:, None] * self._size + np.arange(self._size)).ravel()
@@ -351,70 +337,19 @@ class Groups(CountedOutputs):
         return (*self._inputs.cursor(group * self._size), *own_numbers)
 
 
-class LeftOut:
-    """The rows of a lane that are read only to see that filters leave them out."""
-
-    def __init__(self) -> None:
-        self._keys: dict[int, None] = {}
-        self._kept = self._read = 0
-
-    def sample(self, begin: int, kept_inputs: I64, kept: Callable[[I64], npt.NDArray[np.bool_]]) -> I64:
-        """Some inputs that are left out, from ``begin`` on and before the last of these that are kept."""
-        self._kept += len(kept_inputs)
-        allowed = FIRST + self._kept // SHARE - self._read
-        most = min(allowed, FIRST_AT_ONCE + len(kept_inputs) // SHARE)
-        end = int(kept_inputs[-1])
-        if most <= 0 or end <= begin:
-            return np.empty(0, np.int64)
-        candidates = np.arange(begin, end) if end - begin <= SPAN else np.linspace(begin, end - 1, 4 * most, dtype=int)
-        left_out = candidates[~kept(candidates)]
-        if len(left_out) > most:
-            left_out = left_out[np.linspace(0, len(left_out) - 1, most, dtype=int)]
-        self._read += len(left_out)
-        return left_out
-
-    def remember(self, keys: I64) -> None:
-        """Note the keys of rows that are read next."""
-        self._keys |= dict.fromkeys(keys.tolist())
-        while len(self._keys) > REMEMBERED:
-            del self._keys[next(iter(self._keys))]
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._keys
-
-    def check(self, keys: Iterable[int], stage: str, name_row: Callable[[int], str]) -> None:
-        """Raise if one of these rows, which passed all filters, is to be left out."""
-        for key in keys:
-            if key in self._keys:
-                raise SurveyMismatchError(
-                    f"The survey says that {stage} leaves out {name_row(key)}, and now it does not. A function "
-                    "changed, or does not always say the same of a row. After a change pass another version to "
-                    "survey(version=...)."
-                )
-
-
 class Kept(Groups):
-    """The rows that surveyed filters keep."""
+    """The rows of files that surveyed filters keep. Some of those that are left out are read too: see ``Checked``."""
 
-    def __init__(
-        self,
-        inputs: CountedItems,
-        make: Callable[[Flow], Flow],
-        stage: str,
-        name_row: Callable[[int], str],
-    ) -> None:
-        """``make`` is the filter itself, which checks what the survey says. ``name_row`` names the row of a key."""
-        super().__init__(inputs, CHUNK)
-        self._make, self._stage, self._name_row = make, stage, name_row
-        self._is_first = inputs.left_out is None
-        self.left_out: LeftOut = inputs.left_out or LeftOut()
+    def __init__(self, rows: CountedItems) -> None:
+        super().__init__(rows, CHUNK)
         self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+        self._kept_read = self._others_read = 0
 
     def _outputs(self, group: int) -> int:
         return len(self._kept_in(group))
 
     def _kept_in(self, group: int) -> I64:
-        """The inputs in a group that are kept."""
+        """The rows in a group that are kept."""
         if self._last[0] != group:
             members = self._members(group)
             self._last = group, members[self._inputs.kept(members)] if len(members) else members
@@ -427,10 +362,9 @@ class Kept(Groups):
     def outputs_of(self, inputs: I64) -> I64:
         outputs = [inputs[:0]]
         for number in inputs.tolist():
-            self._counted_until(number // self._size)
-            outputs.append(
-                self._before(number // self._size) + np.flatnonzero(self._kept_in(number // self._size) == number)
-            )
+            group = number // self._size
+            self._counted_until(group)
+            outputs.append(self._before(group) + np.flatnonzero(self._kept_in(group) == number))
         return np.concatenate(outputs)
 
     def cursor(self, items: int) -> Cursor:
@@ -439,53 +373,65 @@ class Kept(Groups):
         return self._inputs.cursor(int(self.inputs_of(np.array([items - 1])).inputs[0]) + 1)
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        expected: list[I64] = []
+        return self._inputs.flow(opened, self._with_others(wanted))
 
-        def inputs() -> Iterator[I64]:
-            begin = 0
+    def _with_others(self, wanted: Wanted) -> Iterator[I64]:
+        begin = 0
+        for numbers in wanted:
+            kept = self.inputs_of(numbers).inputs
+            yield np.sort(np.concatenate([kept, self._sample(begin, kept)])) if len(kept) else kept
+            begin = int(kept[-1]) + 1 if len(kept) else begin
+
+    def _sample(self, begin: int, kept: I64) -> I64:
+        """Some rows that are left out, from ``begin`` on and before the last of these that are kept."""
+        self._kept_read += len(kept)
+        allowed = FIRST + self._kept_read // SHARE - self._others_read
+        most = min(allowed, FIRST_AT_ONCE + len(kept) // SHARE)
+        end = int(kept[-1])
+        if most <= 0 or end <= begin:
+            return np.empty(0, np.int64)
+        candidates = np.arange(begin, end) if end - begin <= SPAN else np.linspace(begin, end - 1, 4 * most, dtype=int)
+        others = candidates[~self._inputs.kept(candidates)]
+        if len(others) > most:
+            others = others[np.linspace(0, len(others) - 1, most, dtype=int)]
+        self._others_read += len(others)
+        return others
+
+
+class Checked(Outputs):
+    """What is left after the last filter: the rows that the survey says are kept, or a SurveyMismatchError."""
+
+    def __init__(self, inputs: CountedItems, filters: Sequence[str], name_row: Callable[[int], str]) -> None:
+        """Take the names of the filters, and what names the row of a key."""
+        super().__init__(inputs)
+        self._filters, self._name_row = " or ".join(dict.fromkeys(filters)), name_row
+
+    def flow(self, opened: Any, wanted: Wanted) -> Flow:
+        due: deque[int] = deque()
+
+        def asked() -> Iterator[I64]:
             for numbers in wanted:
-                of_inputs = self.inputs_of(numbers).inputs
-                if len(of_inputs):
-                    expected.append(self._inputs.keys(of_inputs))
-                    if self._is_first:
-                        others = self.left_out.sample(begin, of_inputs, self._inputs.kept)
-                        self.left_out.remember(self._inputs.keys(others))
-                        begin = int(of_inputs[-1]) + 1
-                        of_inputs = np.sort(np.concatenate([of_inputs, others]))
-                yield of_inputs
-
-        due: list[int] = []
+                due.extend(self._inputs.keys(numbers).tolist())
+                yield numbers
 
         def check(keys: list[int]) -> None:
-            """Raise unless the filter keeps the rows that the survey says. Later filters may leave out the others."""
-            keys = [key for key in keys if key not in self.left_out]
-            while len(due) < len(keys) and expected:
-                due.extend(expected.pop(0).tolist())
-            for key, expected_key in zip(keys, due, strict=False):
-                if key != expected_key:
-                    raise self._rejected(expected_key)
-            del due[: len(keys)]
+            for key in keys:
+                if not due or due[0] != key:
+                    raise rejected_row(self._filters, self._name_row(due[0])) if key in due else self._extra_row(key)
+                due.popleft()
 
         def check_end() -> None:
-            for key in [*due, *chain.from_iterable(expected)][:1]:
-                raise self._rejected(int(key))
+            if due:
+                raise rejected_row(self._filters, self._name_row(due[0]))
 
-        return noting(self._make(self._inputs.flow(opened, inputs())), check, check_end)
+        return noting(self._inputs.flow(opened, asked()), check, check_end)
 
-    def _rejected(self, key: int) -> SurveyMismatchError:
-        return rejected_row(self._stage, self._name_row(key))
-
-    def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
-        return np.ones(len(numbers), np.bool_)
-
-
-def without_others(items: CountedItems, stage: str, name_row: Callable[[int], str]) -> CountedItems:
-    """What is left after the last filter, ``stage``. Raises if a row is there that the survey says is left out."""
-    left_out = items.left_out
-    if left_out is None:
-        return items
-
-    return Outputs(items, lambda flow: noting(flow, partial(left_out.check, stage=stage, name_row=name_row)))
+    def _extra_row(self, key: int) -> SurveyMismatchError:
+        return SurveyMismatchError(
+            f"The survey says that {self._filters} leaves out {self._name_row(key)}, and now it does not. A function "
+            "changed, or does not always say the same of a row. After a change pass another version to "
+            "survey(version=...)."
+        )
 
 
 def rejected_row(stage: str, row: str) -> SurveyMismatchError:

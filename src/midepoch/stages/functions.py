@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 from midepoch._common.checks import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
-from midepoch.stages.counted import CountedItems, Kept, Outputs, rejected_row
+from midepoch.stages.counted import rejected_row
 from midepoch.stages.flow import (
     WHOLE_LANE,
     Context,
@@ -200,10 +199,6 @@ class ChoosingStage(FunctionStage):
 
     def count(self, inputs: int) -> int | None:
         return None if self.needs_survey else inputs
-
-    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        make = partial(self.for_survey().flow, cursor=cursor, context=context)
-        return Kept(inputs, make, self.name, context.name) if self.needs_survey else Outputs(inputs, make)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ class Stage(ABC):
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         """The outputs from ``cursor`` on, counted without reading. Only for stages that can be counted."""
-        return Outputs(inputs, lambda flow: self.flow(flow, cursor, context))
+        return Outputs(inputs, lambda flow: self.for_survey().flow(flow, cursor, context))
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         """The columns of the outputs, given those of the inputs; None if only reading tells."""

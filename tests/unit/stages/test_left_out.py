@@ -9,7 +9,7 @@ import pytest
 import midepoch as me
 from counted import ROWS, is_kept, is_odd, write_files
 from midepoch.dataset import plan_of, with_plan
-from midepoch.stages.counted import FIRST, FIRST_AT_ONCE, REMEMBERED, SHARE, SPAN, LeftOut
+from midepoch.stages.counted import FIRST, FIRST_AT_ONCE, SHARE, SPAN, Kept, Outputs
 
 
 @pytest.fixture
@@ -109,24 +109,25 @@ def test_few_rows_are_read_to_check(monkeypatch, data):
     assert kept < len(calls) <= 2 * (kept // 2 + kept // 2 // SHARE)
 
 
+class Rows(Outputs):
+    """Rows of which some are kept."""
+
+    is_endless, batched, members = False, False, 1
+
+    def __init__(self, kept):
+        self.kept = kept
+
+
 def test_samples_are_spread_and_bounded():
-    rows, left_out = np.arange(0, 100_000, 10), LeftOut()
-    chosen = left_out.sample(0, rows, lambda inputs: inputs % 10 == 0)
+    rows = np.arange(0, 100_000, 10)
+    chosen = Kept(Rows(lambda inputs: inputs % 10 == 0))._sample(0, rows)
     assert 0 < len(chosen) <= FIRST_AT_ONCE + len(rows) // SHARE
     assert (chosen % 10 != 0).all()
     assert (np.diff(chosen) > 0).all()
     assert chosen[-1] < rows[-1]
-    few = LeftOut().sample(5, np.array([9]), lambda inputs: inputs == 9)
-    assert few.tolist() == [5, 6, 7, 8]
-    assert not len(LeftOut().sample(9, np.array([9]), lambda inputs: inputs == 9))
-    assert len(LeftOut().sample(0, np.array([50 * SPAN]), lambda inputs: inputs < 0)) == FIRST_AT_ONCE
-    slow = LeftOut()
-    total = sum(len(slow.sample(10 * n, np.array([10 * n + 9]), lambda inputs: inputs % 10 == 9)) for n in range(1600))
+    assert Kept(Rows(lambda inputs: inputs == 9))._sample(5, np.array([9])).tolist() == [5, 6, 7, 8]
+    assert not len(Kept(Rows(lambda inputs: inputs == 9))._sample(9, np.array([9])))
+    assert len(Kept(Rows(lambda inputs: inputs < 0))._sample(0, np.array([50 * SPAN]))) == FIRST_AT_ONCE
+    slow = Kept(Rows(lambda inputs: inputs % 10 == 9))
+    total = sum(len(slow._sample(10 * n, np.array([10 * n + 9]))) for n in range(1600))
     assert total == FIRST + 1600 // SHARE
-
-
-def test_old_keys_are_forgotten():
-    left_out = LeftOut()
-    left_out.remember(np.arange(REMEMBERED + 5))
-    assert 4 not in left_out
-    assert 5 in left_out
