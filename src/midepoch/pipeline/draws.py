@@ -19,7 +19,6 @@ import numpy as np
 
 from midepoch._common.hashing import I32, I64, key_of
 from midepoch.checkpoint.lanes import Cursor
-from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part
 from midepoch.stages.counted import CountedItems, TracedRows, Wanted, join_traced
 from midepoch.stages.flow import Flow, RowRun, SingleItem
@@ -198,7 +197,8 @@ class Draws:
             times_ended, cursor = times_ended + 1, self._parts.begins[part]
 
     def _next_parts(self, table: DrawTable, most: int) -> I32:
-        return table.next_parts([drawn for drawn, *_ in self._cursors], most)
+        draws = sum(drawn for drawn, *_ in self._cursors)
+        return table.parts(draws, draws + most)
 
     def single_items(self) -> Iterator[SingleItem]:
         """The items, drawn one by one."""
@@ -383,11 +383,6 @@ class CountedDraws(CountedItems):
         drawn = np.array([position.drawn for position in parts.positions], np.int64)
         ended = tuple(position.times_ended for position in parts.positions)
         table, draws = parts.table(ended), int(drawn.sum())
-        if table is not None and not np.array_equal(table.drawn(draws), drawn):
-            raise CheckpointMismatchError(
-                f"The state is damaged: {drawn.tolist()} items drawn from the parts {', '.join(parts.names)} do not "
-                "follow from the weights. Load an earlier checkpoint."
-            )
         self._stretches = [] if table is None else [Stretch(0, draws, -drawn, ended, table)]
         """Those that are known. There are none if all parts have ended."""
         self._weighted = [part for part in range(len(drawn)) if table is not None and table.draws_from(part)]

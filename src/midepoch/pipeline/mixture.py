@@ -29,7 +29,7 @@ from midepoch.pipeline.draws import (
     split_positions,
 )
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
-from midepoch.pipeline.schedule import COUNTED, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
+from midepoch.pipeline.schedule import NEVER, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
 from midepoch.sources.source import (
     AdoptedCheckpoint,
     EpochCut,
@@ -95,12 +95,6 @@ class Mixture:
         for name, part in zip(self.names, self.parts, strict=True):
             if (reason := part.why_not_counted()) is not None:
                 return f"in the part {name!r} of the mixture, {reason}"
-        all_weights = [self.integer_weights] if self.steps is None else [weights for _, weights in self.steps.steps]
-        if (longest := max(map(sum, all_weights))) > COUNTED:
-            return (
-                f"the schedule of the mixture repeats only after {longest:,} draws, and more than "
-                f"{COUNTED:,} are not counted: round the weights, for example to three decimals"
-            )
         return None
 
     def knows_lengths(self, survey: FindSurvey) -> bool:
@@ -236,7 +230,8 @@ class MixtureLanes:
         """True if every part can have reached its cursor, and the schedule its counts."""
         positions = self._mixture.part_positions(cursor)
         table = self._table(lane, [position.times_ended for position in positions])
-        if table is not None and not table.can_have_drawn([position.drawn for position in positions]):
+        drawn = [position.drawn for position in positions]
+        if table is not None and (sum(drawn) >= NEVER or table.drawn(sum(drawn)).tolist() != drawn):
             return False
         return all(
             self._part_lanes(part, times_ended).reaches(lane, cursor, self._mixture.parts[part].item_rows)
@@ -270,17 +265,16 @@ class MixtureLanes:
         mixture = self._mixture
         draws = Draws(self._lane_parts(lane, cursor, partial(self._open, opened, lane)))
         form, batched = mixture.item_spec
-        passes = self._passes if mixture.stop == "never" else None
+        pass_rows = self._pass_rows(lane) if mixture.stop == "never" else None
         if mixture.schema is not None:
-            return Flow(row_runs=draws.row_runs(), form=form, passes=passes)
-        return Flow(single_items=draws.single_items(), form=form, batched=batched, passes=passes)
+            return Flow(row_runs=draws.row_runs(), form=form, pass_rows=pass_rows)
+        return Flow(single_items=draws.single_items(), form=form, batched=batched, pass_rows=pass_rows)
 
-    def _passes(self, cursor: Sequence[int]) -> int:
-        """How often all parts that have a weight had ended at a cursor, which may have numbers of stages too."""
-        mixture = self._mixture
-        positions = mixture.part_positions(tuple(map(int, cursor[: len(mixture.begin)])))
-        drawn = zip(positions, mixture.integer_weights, strict=True)
-        return min((position.times_ended for position, weight in drawn if weight), default=0)
+    def _pass_rows(self, lane: int) -> int:
+        """How many draws take at least all items of each part once."""
+        weights = self._mixture.integer_weights
+        weighted = [(lanes, weight) for lanes, weight in zip(self.first_passes(), weights, strict=True) if weight]
+        return max(lanes.size(lane) * sum(weights) // weight for lanes, weight in weighted)
 
     def first_passes(self) -> list[PipelineLanes]:
         """The lanes of each part in its first pass."""

@@ -19,7 +19,7 @@ from midepoch.counting.survey_file import Survey
 from midepoch.counting.window_counts import CountsOfLane, WindowCounts
 from midepoch.sources.source import EpochCut, ItemSpec, Source
 from midepoch.stages.counted import Checked, CountedItems, Kept, Outputs
-from midepoch.stages.flow import Context, Flow, PackCounts
+from midepoch.stages.flow import Context, Flow, PackCounts, watched
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stage import Call, Stage, cursor_numbers, why_no_survey
 from midepoch.values.features import with_field_features
@@ -390,10 +390,13 @@ class PipelineLanes:
             left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
             self.source.note_masked(lane, left_out)
             context = replace(context, left_out=left_out)
-        flow, stages = self.source.flow(opened, lane, cursor[:width]), self.pipeline.stages
-        passes = flow.passes
+        make = partial(self._through_stages, cursor, context)
+        flow = self.source.flow(opened, lane, cursor[:width])
+        return watched(flow, make) if flow.pass_rows is not None and self.pipeline.first_resizing else make(flow)
+
+    def _through_stages(self, cursor: Cursor, context: Context, flow: Flow) -> Flow:
+        width, stages = len(self.pipeline.source.begin), self.pipeline.stages
         for stage, own_numbers in zip(stages, cursor_numbers(stages), strict=True):
             width += own_numbers
-            flow = replace(flow, passes=passes, skips=own_numbers > 1)
-            flow = stage.flow(flow, cursor[:width], context)
+            flow = stage.flow(replace(flow, skips=own_numbers > 1), cursor[:width], context)
         return flow

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from heapq import heappop, heappush
 from itertools import pairwise
 from math import gcd, lcm
 from typing import Any
@@ -25,12 +26,8 @@ import numpy as np
 from midepoch._common.checks import cached_property, check_integer
 from midepoch._common.hashing import I32, I64, key_of
 
-EXACT = 1 << 32
-"""The largest sum of integer weights. Beyond it weights are rounded."""
-COUNTED = 1 << 20
-"""The longest period of draws for which a table is made, so that a mixture is counted."""
-DRAWN_TOGETHER = 1024
-"""How many draws are found together, at most."""
+PERIOD, ROUNDED = 1 << 20, 1 << 16
+"""The largest sum of integer weights, and about the sum that they are rounded to beyond it: a table has every draw."""
 NEVER = 1 << 62
 """The number of a draw that never comes."""
 RAMP_STEPS = 32
@@ -42,15 +39,15 @@ RAMP_PARTS = 256
 def integer_weights(weights: Sequence[float]) -> tuple[int, ...]:
     """The smallest integers in the proportion of the weights, taken as the decimals that they print as.
 
-    Where their sum would be above ``EXACT``, as for 0.1 + 0.2, they are rounded to one in four billion. A weight that
-    is not 0 never becomes 0.
+    Where their sum would be above ``PERIOD``, as for 0.1 + 0.2, they are rounded to a sum of about ``ROUNDED``. A
+    weight that is not 0 never becomes 0.
     """
     shares = [Fraction(repr(float(weight))) for weight in weights]
     scale = lcm(*(share.denominator for share in shares))
     integers = [int(share * scale) for share in shares]
-    if sum(integers) // gcd(*integers) > EXACT:
+    if sum(integers) // gcd(*integers) > PERIOD:
         total = sum(shares)
-        integers = [max(1, round(EXACT * share / total)) if share else 0 for share in shares]
+        integers = [max(1, round(ROUNDED * share / total)) if share else 0 for share in shares]
     common = gcd(*integers)
     return tuple(integer // common for integer in integers)
 
@@ -83,46 +80,21 @@ class Shares:
             phases[ahead], phases[late] = shift, -shift
         return phases
 
-    def next_parts(self, drawn: I64, count: int) -> I32:
-        """The parts of the next ``count`` draws, after ``drawn`` draws from each part.
-
-        Those of a short period are looked up, unless the counts are off the schedule, as those of a damaged state.
-        """
-        draws = int(drawn.sum())
-        if self._total <= DRAWN_TOGETHER and np.array_equal(drawn, self.drawn(draws)):
-            return self.parts(draws, draws + count)
-        return self._found_parts(drawn, count)
-
-    def _found_parts(self, drawn: I64, count: int) -> I32:
-        parts = [np.empty(0, np.int32)]
-        for first in range(0, count, DRAWN_TOGETHER):
-            some = self._drawn_together(drawn.tolist(), min(DRAWN_TOGETHER, count - first))
-            drawn = drawn + np.bincount(some, minlength=len(drawn))
-            parts.append(some)
-        return np.concatenate(parts)
-
-    def _drawn_together(self, drawn: Sequence[int], count: int) -> I32:
-        """The same for so few draws that all numbers fit 64 bits.
+    @cached_property
+    def _period(self) -> I32:
+        """The parts of the first ``sum(weights)`` draws, which repeat.
 
         Every item of a part is due from some draw on, and late after some other. Both follow from the item's number.
         Each draw takes, of the items that are due, the one that is late first.
         """
-        unit, draws = self._slack * self._total, sum(drawn)
         due, late, parts = [], [], []
         for part, weight in self._weights:
-            missing = self._total - self._phases[part] + unit * drawn[part] - self._slack * weight * draws
-            most = min(count, (self._slack * weight * count - missing) // unit + 1)  # those after them are due later
-            items = missing + unit * np.arange(max(0, most))
+            items = self._total - self._phases[part] + self._slack * self._total * np.arange(weight)
             due.append(-(-items // (self._slack * weight)))
             late.append(_parts_of_quotients(items + (self._slack - 2) * self._total, weight))
-            parts.append(np.full(len(items), part, np.int32))
+            parts.append(np.full(weight, part, np.int32))
         order = np.lexsort(np.hstack(late))
-        return np.concatenate(parts)[order[_first_due(np.concatenate(due)[order], count)]]
-
-    @cached_property
-    def _period(self) -> I32:
-        """The parts of the first ``sum(weights)`` draws, which repeat."""
-        return self._found_parts(np.zeros_like(self.weights), self._total)
+        return np.concatenate(parts)[order[_first_due(np.concatenate(due)[order])]]
 
     @cached_property
     def _draws_of(self) -> list[I64]:
@@ -132,11 +104,8 @@ class Shares:
     def drawn(self, draws: int) -> I64:
         """How many items were drawn from each part after a number of draws."""
         periods, rest = divmod(draws, self._total)
-        if self._total > COUNTED:
-            some = np.bincount(self._found_parts(np.zeros_like(self.weights), rest), minlength=len(self.weights))
-        else:
-            some = np.array([of_part.searchsorted(rest) for of_part in self._draws_of])
-        return periods * self.weights + some
+        of_parts = np.array([of_part.searchsorted(rest) for of_part in self._draws_of], np.int64)
+        return periods * self.weights + of_parts
 
     def parts(self, first: int, stop: int) -> I32:
         """The parts of the draws from ``first`` to ``stop``."""
@@ -179,21 +148,6 @@ class DrawTable:
             self._before.append(self._before[last] + drawn)
         return self._before[step]
 
-    def can_have_drawn(self, drawn: Sequence[int]) -> bool:
-        """True if these numbers of draws from each part, in the present step, are within one of their shares."""
-        step = self._step(sum(drawn))
-        weights: list[int] = self._steps[step].weights.tolist()
-        here: list[int] = (np.array(drawn) - self._drawn_before(step)).tolist()
-        off = [weight * sum(here) - sum(weights) * count for weight, count in zip(weights, here, strict=True)]
-        return min(here) >= 0 and max(map(abs, off)) < sum(weights)
-
-    def next_parts(self, drawn: Sequence[int], most: int) -> I32:
-        """The parts of the next draws, after ``drawn`` draws from each part: at most ``most``, none of a later step."""
-        step = self._step(sum(drawn))
-        if step + 1 < len(self._starts):
-            most = min(most, self._starts[step + 1] - sum(drawn))
-        return self._steps[step].next_parts(np.array(drawn, np.int64) - self._drawn_before(step), most)
-
     def drawn(self, draws: int) -> I64:
         """How many items were drawn from each part after a number of draws."""
         step = self._step(draws)
@@ -224,38 +178,36 @@ class DrawTable:
 
 
 def _parts_of_quotients(numbers: I64, divisor: int) -> I64:
-    """Quotients as rows of integers, the most important last: 31 more bits of fractions, 31 bits, and whole numbers.
+    """Quotients as rows of integers, the most important last: 41 bits of fractions, and whole numbers.
 
-    Fractions with different divisors, which add up to ``EXACT`` at most, differ in their first 62 bits.
+    Fractions with different divisors, which add up to about ``PERIOD`` at most, differ in these bits.
     """
     whole, rest = np.divmod(numbers, divisor)
-    high, rest = np.divmod(rest << 31, divisor)
-    return np.stack([(rest << 31) // divisor, high, whole])
+    return np.stack([(rest << 41) // divisor, whole])
 
 
-def _first_due(due: I64, count: int) -> I64:
+def _first_due(due: I64) -> I64:
     """For each draw, counted from 1, the first number that is due by then and was not taken before."""
-    taken = np.arange(count)
-    is_early = due[:count] > taken + 1
-    if not is_early.any():
+    taken = np.arange(len(due))
+    early = np.flatnonzero(due > taken + 1).tolist()
+    if not early:
         return taken
-    due_draws, end = due.tolist(), 0
-    for first in np.flatnonzero(is_early).tolist():
+    by_due, due_draws = np.argsort(due, kind="stable").tolist(), due.tolist()
+    waiting: list[int] = []
+    released = end = 0
+    for first in early:
         if first < end:
             continue
-        # Numbers that come too early wait, and others come before them, until none waits: then all are in order again.
-        waiting, following, end = [first], first + 1, first
-        while waiting and end < count:
+        last = end = first
+        while end <= last:  # a number that comes too early waits, until no number before the last one is left
             end += 1
-            number = next((number for number in waiting if due_draws[number] <= end), None)
-            if number is not None:
-                waiting.remove(number)
-            else:
-                while due_draws[following] > end:
-                    waiting.append(following)
-                    following += 1
-                number, following = following, following + 1
+            while released < len(by_due) and due_draws[by_due[released]] <= end:
+                heappush(waiting, by_due[released])
+                released += 1
+            while (number := heappop(waiting)) < first:
+                pass  # it was taken in its place
             taken[end - 1] = number
+            last = max(last, number)
     return taken
 
 

@@ -31,7 +31,7 @@ SingleItem = tuple[Any, Cursor, int]
 
 WHOLE_LANE = 1 << 62
 """The size of a group that ends only with the lane."""
-IDLE_PASSES = 10
+IDLE_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,8 @@ class Flow:
     """True if an earlier stage may skip items because of errors."""
     deferred: bool = False
     """True if items go to another process: rows that no function of this one needs are then ``RowItems``."""
-    passes: Callable[[Sequence[int]], int] | None = None
-    """How often all parts of a mixture that never ends had ended at a cursor; None of everything else."""
+    pass_rows: int | None = None
+    """About how many items of a mixture that never ends are one pass over all parts; None of everything else."""
 
     def as_single_items(self) -> Iterator[SingleItem]:
         """The outputs one by one."""
@@ -307,29 +307,24 @@ def check_delivered(delivered: int, outputs: int) -> None:
         )
 
 
-class Idle:
-    """Watches one stage in one lane of a mixture that never ends: if it drops everything, the loop gets no item."""
+def watched(inputs: Flow, make: Callable[[Flow], Flow]) -> Flow:
+    """What stages make of a mixture that never ends. Raises if they leave nothing of many passes over all parts."""
+    unfruitful, most = 0, max(IDLE_ROWS, 10 * (inputs.pass_rows or 0))
 
-    def __init__(self, passes: Callable[[Sequence[int]], int] | None, what: str) -> None:
-        """Take what says how often all parts had ended at a cursor, None if they end once; ``what`` is missing."""
-        self._passes, self._what, self.watches = passes, what, passes is not None
-        self._since: int | None = None
-
-    def note(self, fruitful: bool, cursor: Sequence[int]) -> None:
-        """Note whether anything is left of inputs, of which the last has this cursor.
-
-        Raises if nothing was for many passes over all parts.
-        """
-        if self._passes is None:
-            return
-        passes = self._passes(cursor)
-        if fruitful or self._since is None:
-            self._since = passes
-        elif passes - self._since >= IDLE_PASSES:
+    def read(keys: list[int]) -> None:
+        nonlocal unfruitful
+        unfruitful += len(keys)
+        if unfruitful > most:
             raise ValueError(
-                f"{self._what} in {IDLE_PASSES} passes over all parts of the mixture, so stop='never' would go on for "
-                "ever without an item. Check the parts, or use stop='all'."
+                f"The stages after a mixture with stop='never' made no item of {most:,} rows, and would go on for "
+                "ever: a filter keeps none, or pack gets no tokens. Check these and the parts, or use stop='all'."
             )
+
+    def made(_: list[int]) -> None:
+        nonlocal unfruitful
+        unfruitful = 0
+
+    return noting(make(noting(inputs, read)), made)
 
 
 def noting(flow: Flow, note: Callable[[list[int]], None], at_end: Callable[[], None] = lambda: None) -> Flow:

@@ -16,7 +16,6 @@ from midepoch.stages.flow import (
     WHOLE_LANE,
     Context,
     Flow,
-    Idle,
     RowRun,
     SingleItem,
     check_group_size,
@@ -27,7 +26,6 @@ from midepoch.stages.stage import FunctionStage, name_of
 from midepoch.values.convert import as_column
 from midepoch.values.rows import Rows
 
-NOTHING_KEPT = "filter kept no row"
 MAPPINGS = dict, Mapping
 """To ask for the class that most items have first is much faster than to ask for the abstract one alone."""
 
@@ -213,20 +211,17 @@ class Filter(ChoosingStage):
             check_group_size(self.size)
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        idle = Idle(inputs.passes, NOTHING_KEPT)
         if self.size is None:
-            return inputs.with_single_items(self._items(inputs.as_single_items(), idle, context))
+            return inputs.with_single_items(self._items(inputs.as_single_items(), context))
         groups = single_groups(inputs.as_row_runs(self.size), self.size)
-        return Flow(row_runs=self._runs(groups, idle, context), form=inputs.form, schema=inputs.schema)
+        return Flow(row_runs=self._runs(groups, context), form=inputs.form, schema=inputs.schema)
 
-    def _items(self, inputs: Iterator[SingleItem], idle: Idle, context: Context) -> Iterator[SingleItem]:
-        call, watches = self.call, idle.watches
+    def _items(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
+        call = self.call
         for single in inputs:
             is_kept = call(single[0], single[2], context)
             if not is_kept and (self.checks or is_kept is None):
                 self._refuse(is_kept, single[2], context)
-            if watches:
-                idle.note(bool(is_kept), single[1])
             if is_kept:
                 yield single
 
@@ -238,13 +233,12 @@ class Filter(ChoosingStage):
             "must return True to keep the row, or False. Does it end without a return statement?"
         )
 
-    def _runs(self, groups: Iterator[RowRun], idle: Idle, context: Context) -> Iterator[RowRun]:
+    def _runs(self, groups: Iterator[RowRun], context: Context) -> Iterator[RowRun]:
         """What a batched function keeps."""
         for group in groups:
             mask = self._mask(group, context)
             if self.checks and not mask.all():
                 raise rejected_row(self.name, context.name(int(group.keys[~mask][0])))
-            idle.note(bool(mask.any()), group.cursors[-1])
             if mask.all():
                 yield group
             elif mask.any():

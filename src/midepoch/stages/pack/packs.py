@@ -23,8 +23,6 @@ from midepoch.values.columns import Form
 from midepoch.values.convert import join_others
 from midepoch.values.rows import convert_item
 
-NO_TOKENS = "pack got no tokens to pack, because documents are empty, or too long with overlong='drop',"
-
 
 @dataclass(frozen=True, slots=True)
 class Packs:

@@ -21,7 +21,6 @@ from midepoch.stages.counted import CHUNK, CountedItems
 from midepoch.stages.flow import (
     Context,
     Flow,
-    Idle,
     SingleItem,
     check_delivered,
     check_of,
@@ -31,7 +30,6 @@ from midepoch.stages.flow import (
 )
 from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec, join_documents
 from midepoch.stages.pack.packs import (
-    NO_TOKENS,
     Packs,
     PackStage,
     Planned,
@@ -122,7 +120,7 @@ class PackStream(PackStage):
         """The documents that have tokens to pack, from the cursor on."""
         start, delivered, check = split_cursor(cursor, inputs.skips)
         before, tokens = np.array([start], np.int64), 0
-        idle, reader = Idle(inputs.passes, NO_TOKENS), DocumentReader(self.spec, context)
+        reader = DocumentReader(self.spec, context)
         for run in reader.runs(inputs, repeat(DOCUMENTS_AT_ONCE)):
             compare_check(check, run.keys[:1], self.spec.number, context)
             documents = reader.read(run)
@@ -131,7 +129,6 @@ class PackStream(PackStage):
             kept = documents.lengths > 0
             if self.spec.overlong == "drop":
                 kept &= documents.lengths <= self.spec.length
-            idle.note(bool(kept.any()), run.cursors[-1])
             check_delivered(delivered, int(documents.lengths[0]) if kept[0] else 0)
             delivered = check = 0
             if kept.any():

@@ -20,10 +20,9 @@ from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
 from midepoch.stages.counted import CountedItems, Wanted
-from midepoch.stages.flow import Context, Flow, Idle, SingleItem, resume_groups, single_groups
+from midepoch.stages.flow import Context, Flow, SingleItem, resume_groups, single_groups
 from midepoch.stages.pack.documents import DocumentReader, Overlong
 from midepoch.stages.pack.packs import (
-    NO_TOKENS,
     Packs,
     PackStage,
     Planned,
@@ -66,12 +65,11 @@ class PackWindows(PackStage):
         return self.spec.is_ragged(name)
 
     def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
-        idle, form, reader = Idle(inputs.passes, NO_TOKENS), pack_form(inputs), DocumentReader(self.spec, context)
+        form, reader = pack_form(inputs), DocumentReader(self.spec, context)
         windows = single_groups(reader.windows(inputs, self.window), self.window)
         for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
             documents = reader.read(group.inputs)
             layout = self.lay_out(documents.lengths)
-            idle.note(len(layout) > 0, group.inputs.cursors[-1])
             cursors, keys = group.cursors_and_keys(len(layout))
             left = np.arange(group.delivered, len(layout))
             yield from make_items(documents, layout.select(left), cursors[left], keys[left], self.spec, form, context)
