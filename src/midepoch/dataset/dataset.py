@@ -824,12 +824,13 @@ class Dataset(Base[Item]):
         max_file_bytes: Size = MAX_FILE_BYTES,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Decode images to PIL images and audio to arrays, in the process that reads the rows.
+        """Decode images to PIL images, audio and videos to arrays, in the process that reads the rows.
 
             pictures = midepoch.read("pictures.parquet").decode("picture")
 
-        ``columns`` are names, or the kinds "image" and "audio"; by default all Image and Audio features are decoded.
-        Without ``decode`` they stay bytes. Needs ``midepoch[image]`` or ``midepoch[audio]``.
+        ``columns`` are names, or kinds: "image", "audio", "video", and of tar files "json", "text", "integer" and
+        "array". By default all features of these kinds are decoded, and the columns of tar files by their extensions.
+        Without ``decode`` they stay bytes. Needs ``midepoch[image]``, ``midepoch[audio]`` or ``midepoch[video]``.
 
         ``decoder="turbo"`` gives images as arrays of bytes, (height, width, 3), and decodes JPEG files about twice as
         fast, by libjpeg-turbo; Pillow decodes the others. Needs ``midepoch[jpeg]``, and torch with a ``size``. With

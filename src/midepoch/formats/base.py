@@ -115,6 +115,8 @@ class Format:
     """For a binary format: true if a file that begins with these bytes is of this format."""
     is_text: Callable[[TextHead], bool] | None = None
     """For a text format: true if a file with this head is of this format."""
+    is_named: bool = False
+    """True if every file with such a name is of this format, unless it has the magic number of another one."""
     types: Literal["fixed", "values", "text"] = "fixed"
     """Where a file's types come from.
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from midepoch.errors import DataFormatError
-from midepoch.formats import arrow, orc, parquet
+from midepoch.formats import arrow, orc, parquet, tar
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, as_read
 from midepoch.formats.text import csv, json_array, jsonl
 from midepoch.formats.text.records import BOM, codec_of, open_text
@@ -24,7 +24,11 @@ def register_format(format: Format) -> None:
         raise ValueError(f"There is a format {format.name!r} already. Give yours another name.")
 
 
-for _format in (arrow.FORMAT, parquet.FORMAT, orc.FORMAT, jsonl.LINES, csv.FORMAT, jsonl.FORMAT, json_array.FORMAT):
+# tar first, because its files begin with the name of a member, which can look like anything.
+for _format in (
+    *(tar.FORMAT, arrow.FORMAT, parquet.FORMAT, orc.FORMAT),
+    *(jsonl.LINES, csv.FORMAT, jsonl.FORMAT, json_array.FORMAT),
+):
     register_format(_format)
 
 
@@ -49,9 +53,11 @@ def detect(path: Location, asked: str | None) -> str | None:
     ``asked`` decides where the bytes do not. Raise if the file is of another format than ``asked``.
     """
     head = open_bytes(path).read_at(HEAD_BYTES, 0)
-    if not head:
-        return None
-    name = _by_magic(head) or _by_text(path, head, asked)
+    name = _by_magic(head) or _by_whole_name(str(path).lower())
+    if name is None:
+        if not head:
+            return None
+        name = _by_text(path, head, asked)
     if asked is not None and name is not None and name not in (asked, *FORMATS[asked].includes):
         raise DataFormatError(
             f"{path} is {name}, but format={asked!r} was asked for. Leave format out, or leave out the file."
@@ -62,6 +68,11 @@ def detect(path: Location, asked: str | None) -> str | None:
 def _by_magic(head: bytes) -> str | None:
     """The binary format of a file that begins with these bytes."""
     return next((one.name for one in FORMATS.values() if one.has_magic is not None and one.has_magic(head)), None)
+
+
+def _by_whole_name(path: str) -> str | None:
+    """The format of which every file with this name is."""
+    return next((one.name for one in FORMATS.values() if one.is_named and path.endswith(one.suffixes)), None)
 
 
 def _by_text(path: Location, head: bytes, asked: str | None) -> str | None:

@@ -17,7 +17,16 @@ from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.options import HTTP, OPTIONS
 from midepoch.storage.store import ObjectInfo, Store
-from midepoch.storage.urls import WILDCARDS, check_plain, common_folder, folder_prefix, is_url, local_path, split_glob
+from midepoch.storage.urls import (
+    WILDCARDS,
+    check_plain,
+    common_folder,
+    expanded,
+    folder_prefix,
+    is_url,
+    local_path,
+    split_glob,
+)
 
 log = logging.getLogger("midepoch")
 PathSpec = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -33,12 +42,6 @@ LAYOUTS = (
     (re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)*\.bin$"), "LitData", "litdata.StreamingDataset(folder)"),
 )
 INDEX = re.compile(r"(^|/)index\.json$")
-TAR = (
-    re.compile(r"\.(tar(\.\w+)?|tgz)$", re.IGNORECASE),
-    "tar files, as WebDataset writes them",
-    "Copy their samples to Parquet once, or read them in place by midepoch.from_indexable(samples): "
-    "docs/coming-from.md shows both",
-)
 IMAGES = (
     re.compile(r"\.(jpe?g|png|webp|gif|bmp|tiff?)$", re.IGNORECASE),
     "images",
@@ -97,7 +100,7 @@ def find(
 def as_paths(source: Any) -> list[str]:
     """The paths and URLs that a source names. Raises on rows in memory, and says what to do with them."""
     if isinstance(source, str | os.PathLike):
-        return [os.fspath(source)]
+        return expanded(os.fspath(source))
     if (opened := _opened(source)) is not None:
         raise TypeError(opened)
     sources = list(source) if isinstance(source, Iterable) and not isinstance(source, Mapping) else [source]
@@ -109,7 +112,7 @@ def as_paths(source: Any) -> list[str]:
             "to a file first: frame.to_parquet('data.parquet'), or pyarrow.parquet.write_table(pyarrow.Table."
             "from_pylist(rows), 'data.parquet')."
         )
-    return [os.fspath(one) for one in sources]
+    return [path for one in sources for path in expanded(os.fspath(one))]
 
 
 def _opened(source: Any) -> str | None:
@@ -323,9 +326,6 @@ def _last_existing(store: Store, url: str) -> str:
 def foreign_layout(names: Iterable[str]) -> str | None:
     """Which other library wrote a folder with these files, and what to do; None if none is recognised."""
     names = list(names)
-    pattern, what, advice = TAR
-    if any(map(pattern.search, names)):
-        return f"It has {what}. {advice}"
     if not any(map(INDEX.search, names)):
         return None
     for pattern, library, opened in LAYOUTS:
@@ -339,5 +339,5 @@ def foreign_layout(names: Iterable[str]) -> str | None:
 
 def unread_kind(names: Iterable[str]) -> tuple[str, str] | None:
     """What files with these names are, and what there is for them; None if they are not recognised."""
-    names = list(names)
-    return next(((what, advice) for pattern, what, advice in (TAR, IMAGES) if any(map(pattern.search, names))), None)
+    pattern, what, advice = IMAGES
+    return (what, advice) if any(map(pattern.search, names)) else None

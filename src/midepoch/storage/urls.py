@@ -12,6 +12,8 @@ SECRET = re.compile(
     r"|pwd|pw|pass|code|st|sas|sid|creds?|otp|pin|login|access)=",
     re.IGNORECASE,
 )
+BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]*(?:,[^{},]*)+))\}")
+MOST_EXPANDED = 1 << 20
 IPV6 = re.compile(r"\[[0-9A-Fa-f:.]+\]")
 ACCOUNTS = ("abfs", "abfss", "az", "adl", "wasb", "wasbs", "hdfs", "ssh", "sftp")
 """The schemes in which a name before the host is no secret, but a container or a user."""
@@ -20,6 +22,24 @@ ACCOUNTS = ("abfs", "abfss", "az", "adl", "wasb", "wasbs", "hdfs", "ssh", "sftp"
 def is_url(source: str) -> bool:
     """True if a source is a URL, not a path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(//|:)", source) is not None
+
+
+def expanded(source: str) -> list[str]:
+    """The paths that braces stand for, as in a shell: "{000..127}" and "{a,b}". A path that exists is itself."""
+    found = BRACES.search(source)
+    if found is None or os.path.exists(source):
+        return [source]
+    first, last, words = found.groups()
+    if words is None:
+        low, high = int(first), int(last)
+        is_padded = any(len(end) > 1 and end.startswith("0") for end in (first, last))
+        digits = max(len(first), len(last)) if is_padded else 0
+        if abs(high - low) >= MOST_EXPANDED:
+            raise ValueError(f"{source} stands for more than {MOST_EXPANDED:,} files. Pass a folder or a glob.")
+        numbers = range(low, high + 1) if low <= high else range(low, high - 1, -1)
+    parts = words.split(",") if words is not None else [f"{number:0{digits}}" for number in numbers]
+    before, after = source[: found.start()], source[found.end() :]
+    return [path for part in parts for path in expanded(before + part + after)]
 
 
 def folder_prefix(root: str) -> str:

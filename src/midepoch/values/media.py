@@ -1,8 +1,9 @@
-"""Decoding images, audio and video from the bytes or paths that datasets hold."""
+"""Decoding images, audio, video and other files from the bytes or paths that datasets hold."""
 
 import io
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -141,7 +142,6 @@ def _interpolated(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     return found
 
 
-DECODED_KINDS = ("Image", "Audio")
 PIL_IMAGES = ImageDecoder()
 VIDEO_FORMATS = "asf,avi,flv,gif,h264,hevc,matroska,mov,mp4,mpeg,mpegts,mpegvideo,ogg,webm"
 """What bytes are decoded as videos. FFmpeg knows playlists too, which open other files."""
@@ -186,13 +186,14 @@ class Decode:
 def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
     """The columns to decode, with the feature of each.
 
-    ``wanted`` holds names of columns, or kinds such as "image" and "audio". If it is empty, all media are decoded.
+    ``wanted`` holds names of columns, or kinds such as "image" and "json". If it is empty, all that is known is decoded.
     """
     media = {name: feature for name, feature in features.items() if _holds_media(feature)}
     if not wanted and media:
         return media
     if not wanted:
-        raise ValueError(f"decode: no column is an Image or Audio feature. There are: {', '.join(schema.names)}.")
+        kinds = f"{', '.join(DECODED_KINDS[:-1])} or {DECODED_KINDS[-1]}"
+        raise ValueError(f"decode: no column is an {kinds} feature. There are: {', '.join(schema.names)}.")
     chosen: Features = {}
     for name in wanted:
         if name in media:
@@ -216,15 +217,15 @@ def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) ->
 
 
 def decoded(value: Any, feature: Any, files: Files, images: ImageDecoder = PIL_IMAGES) -> Any:
-    """A value with the images and audio that its feature names decoded. Everything else is unchanged."""
+    """A value with the images and other files that its feature names decoded. Everything else is unchanged."""
     if value is None:
         return None
     if isinstance(feature, Mapping):
         return {name: decoded(value[name], inner, files, images) for name, inner in feature.items()}
     if feature.kind == "Image":
         return images(_content(value, files), mode=feature.parameters.get("mode"))
-    if feature.kind == "Audio":
-        return audio(_content(value, files))
+    if feature.kind in DECODERS:
+        return DECODERS[feature.kind](_content(value, files))
     if _holds_media(feature):
         return [decoded(inner, feature.feature, files, images) for inner in value]
     return value
@@ -273,6 +274,28 @@ def video(value: Any, *, frames: int | None = None) -> Any:
     return np.stack([kept[min(number, last)] for number in wanted if min(number, last) in kept])
 
 
+def text(value: bytes) -> str:
+    """The text of UTF-8 bytes."""
+    return value.decode()
+
+
+def array(value: bytes) -> Any:
+    """The array of a .npy file. Arrays of Python objects are refused: to load them can run code."""
+    return np.load(opened_bytes(value), allow_pickle=False)
+
+
+DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "Audio": audio,
+    "Video": video,
+    "Json": json.loads,
+    "Text": text,
+    "Integer": int,
+    "Array": array,
+}
+"""How bytes are decoded, by the kind of their feature. Images have options, so they are not here."""
+DECODED_KINDS = ("Image", *DECODERS)
+
+
 def _check_decoded(what: str, nbytes: int) -> None:
     """Raise before something takes too much memory that may be meant to fill it."""
     if nbytes > MOST_DECODED_BYTES:
@@ -290,7 +313,7 @@ def _content(value: Any, files: Files) -> Any:
 
 
 def _holds_media(feature: Any, *kinds: str) -> bool:
-    """True if a feature is an image or audio, or has one inside; with ``kinds``, of one of those kinds."""
+    """True if a feature is an image or another file, or has one inside; with ``kinds``, of one of those kinds."""
     if isinstance(feature, Mapping):
         return any(_holds_media(inner, *kinds) for inner in feature.values())
     if not isinstance(feature, Feature):
