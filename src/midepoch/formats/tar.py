@@ -231,6 +231,8 @@ def _members(
     described: dict[bytes, bytes] = {}
     while end is None or at < end:
         header = read_at(UNIT, at)
+        if not at:
+            _check_packed(path, header)
         if len(header) < UNIT:
             raise _truncated(path, size)
         if not any(header):
@@ -308,11 +310,17 @@ def _truncated(path: Location, size: int) -> DataFormatError:
 
 
 def _no_header(path: Location, at: int, found: bytes) -> DataFormatError:
-    tool = next((tool for magic, tool in UNPACK.items() if not at and found.startswith(magic)), None)
-    if tool is not None:
-        return DataFormatError(f"{path} is compressed as a whole, so it cannot be read in place. Decompress it: {tool}")
     what = "is no tar file" if not at else f"is broken at byte {at:,}"
     return DataFormatError(f"{path} {what}: there is no header of a member, but {found[:8]!r}. Copy or write it again.")
+
+
+def _check_packed(path: Location, head: bytes) -> None:
+    """Raise if a file begins as compressed ones do."""
+    for magic, tool in UNPACK.items():
+        if head.startswith(magic) and not is_header(head):
+            raise DataFormatError(
+                f"{path} is compressed as a whole, so it cannot be read in place. Decompress it: {tool} {path}"
+            )
 
 
 def _check_end(path: Location, at: int, rest: bytes) -> None:
@@ -326,7 +334,7 @@ def _check_end(path: Location, at: int, rest: bytes) -> None:
 
 FORMAT = Format(
     name="tar",
-    suffixes=(".tar", *(f".tar.{packed}" for packed in ("gz", "zst", "bz2", "xz")), ".tgz"),
+    suffixes=(".tar",),
     is_named=True,
     types="values",
     has_magic=is_header,

@@ -42,6 +42,11 @@ LAYOUTS = (
     (re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)*\.bin$"), "LitData", "litdata.StreamingDataset(folder)"),
 )
 INDEX = re.compile(r"(^|/)index\.json$")
+PACKED_TAR = (
+    re.compile(r"\.(tar\.\w+|tgz|tbz2?|txz)$", re.IGNORECASE),
+    "compressed tar files",
+    "Decompress them to .tar, by gunzip, unzstd, bunzip2 or unxz: then their samples are read in place",
+)
 IMAGES = (
     re.compile(r"\.(jpe?g|png|webp|gif|bmp|tiff?)$", re.IGNORECASE),
     "images",
@@ -339,5 +344,5 @@ def foreign_layout(names: Iterable[str]) -> str | None:
 
 def unread_kind(names: Iterable[str]) -> tuple[str, str] | None:
     """What files with these names are, and what there is for them; None if they are not recognised."""
-    pattern, what, advice = IMAGES
-    return (what, advice) if any(map(pattern.search, names)) else None
+    names, kinds = list(names), (PACKED_TAR, IMAGES)
+    return next(((what, advice) for pattern, what, advice in kinds if any(map(pattern.search, names))), None)

@@ -143,7 +143,7 @@ def test_the_index_of_one_large_text_file_shows_that_it_goes_on(tmp_path, kept, 
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(folder):
-    with pytest.raises(ValueError, match=r"format is 'xml'; it can be 'arrow', 'parquet'"):
+    with pytest.raises(ValueError, match=r"format is 'xml'; it can be 'tar', 'arrow', 'parquet'"):
         open_index(folder, format="xml")
 
 

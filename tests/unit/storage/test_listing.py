@@ -122,7 +122,7 @@ def test_nothing_to_read_says_why(folder, monkeypatch, source, message):
 
 
 def test_an_empty_folder_says_so(tmp_path):
-    with pytest.raises(me.NoDataError, match=r"has no file that ends in \.arrow.*\(it is empty\)"):
+    with pytest.raises(me.NoDataError, match=r"has no file that ends in \.tar, \.arrow.*\(it is empty\)"):
         me.read(tmp_path)
 
 
@@ -202,8 +202,7 @@ def test_sources_of_two_stores_are_refused(tmp_path):
         (["a/index.json", "a/shard.00000.mds.zstd"], "MosaicML Streaming"),
         (["index.json", "chunk-0-0.bin", "chunk-0-1.bin"], r"LitData.*from_indexable\(litdata\.StreamingDataset"),
         (["index.json", "chunk-0-0.zstd.bin"], "LitData"),
-        (["000.tar", "001.tar"], "tar files, as WebDataset writes them.*Parquet.*from_indexable"),
-        (["000.tar", "shards.json"], "tar files, as WebDataset writes them"),
+        (["000.tar.gz", "001.tgz"], "compressed tar files.*Decompress them"),
         (["cat/0.jpg", "dog/1.JPEG"], r"has images.*midepoch\.image_folder\(folder\).*vision\.md"),
     ],
 )
@@ -218,9 +217,8 @@ def test_folders_of_other_libraries(tmp_path, names, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("0.tar", b"0.cls\0\0", "tar files.*Parquet.*from_indexable.*coming-from"),
-        ("0.tar.gz", gzip.compress(b"0.cls\0\0", mtime=0), "tar files.*from_indexable"),
-        ("0.tgz", gzip.compress(b"0.cls\0\0", mtime=0), "tar files.*from_indexable"),
+        ("0.tar.gz", gzip.compress(b"0.cls\0\0", mtime=0), "compressed tar files.*Decompress them"),
+        ("0.tar.xz", b"\xfd7zXZ\0\0", "compressed tar files.*unxz"),
         ("a.jpg", b"\xff\xd8\xff\xe0\0\x10JFIF", r"images.*image_folder.*Parquet.*vision\.md"),
         ("a.PNG", b"\x89PNG\r\n\x1a\n", "images.*image_folder"),
         ("model.bin", b"\1\0\0\0", "has no known format"),
@@ -248,6 +246,6 @@ def test_other_folders_are_not_recognised():
 
 def test_files_that_are_read_are_read_beside_others(tmp_path):
     (tmp_path / "a.csv").write_text("id\n1\n")
-    for name in ("index.json", "shard.mds", "b.tar"):
+    for name in ("index.json", "shard.mds", "b.tar.gz"):
         (tmp_path / name).write_text("{}")
     assert list(me.read(tmp_path)) == [{"id": 1}]
