@@ -14,7 +14,7 @@ import pyarrow as pa
 from midepoch._common.checks import cached_property
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, read_as
-from midepoch.storage.local import PROCESS_MAPS, check_offsets
+from midepoch.storage.local import check_offsets, mapped
 from midepoch.storage.objects import Location, open_bytes, open_file
 
 CONTINUATION = b"\xff\xff\xff\xff"
@@ -156,7 +156,7 @@ def _check_rows(path: Location, batches: Sequence[Message], schema: pa.Schema) -
 
 def _mapped(path: str) -> pa.Buffer:
     try:
-        return PROCESS_MAPS.map(path)
+        return mapped(path)
     except OSError as error:
         raise DataFormatError(
             f"{path} cannot be mapped: {error}. Check that it can be read. If memory is short, allow the process "

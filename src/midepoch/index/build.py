@@ -21,7 +21,7 @@ from midepoch.index.index import Index, IndexView, index_bytes
 from midepoch.index.saved import SavedIndexes, forget, index_folder
 from midepoch.index.schemas import schema_of
 from midepoch.storage.listing import Listing, PathSpec, find
-from midepoch.storage.local import FileStamp, KeptMaps, check_unchanged, stamp_of
+from midepoch.storage.local import FileStamp, check_unchanged, stamp_of
 from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
@@ -180,7 +180,6 @@ class FileIndex(Index):
 
     def __init__(self, view: IndexView, store: Store | None = None) -> None:
         self.view, self.store = view, store
-        self._maps = KeptMaps()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileIndex, (self.view, self.store)
@@ -193,10 +192,7 @@ class FileIndex(Index):
         opened = partial(open_blocks, location, self.view.schemas[file], wanted)
         if isinstance(location, StoredFile):
             return StoredBlocks(location, opened, partial(forget, self.view.saved_at))
-        reader = opened()
-        if is_mapped(self, file):
-            self._maps.keep(location, self.view.stamps[file].size)
-        return reader
+        return opened()
 
     def check(self, file: int) -> None:
         if self.store is None:

@@ -16,7 +16,6 @@ from midepoch.storage.listing import Listing
 
 log = logging.getLogger("midepoch")
 
-SAVED_VERSIONS = 8
 UNUSED_DAYS, MOST_BYTES = 90, 4 << 30
 """Indexes that nobody has opened for so long are removed, and so are the oldest, if all together have more bytes."""
 DAY = 24 * 3600
@@ -53,14 +52,11 @@ class SavedIndexes:
 
     def save(self, content: pa.Buffer) -> IndexView:
         """Write an index of the listed files and map it. If it cannot be written, keep it in memory."""
-        older = self._versions()
         try:
             write_privately(self._path, content)
         except OSError as error:
             log.warning("The index cannot be kept in %s (%s): it is built at every start.", self._folder, error)
             return IndexView(self._listing.root, content)
-        for path in older[SAVED_VERSIONS:]:
-            _remove_with_pruning(path)
         clean(self._folder, keep=self._path)
         return self.load() or IndexView(self._listing.root, content)
 

@@ -44,7 +44,7 @@ class FsspecClient:
             import fsspec
         self._least_speed: int | None = None
         if scheme in HTTP:
-            options = _with_allowed_redirects(_with_private_headers(options))
+            options = _with_checked_redirects(options)
             if "timeout" not in options and "timeout" not in options.get("client_kwargs", {}):
                 options, self._least_speed = _with_time_outs(options), LEAST_BYTES_A_SECOND
         # fsspec's own cache could return a client that others hold, or one from before a fork.
@@ -153,11 +153,10 @@ class AllowedRedirects:
         self._origins = frozenset(origins)
         self.refused: str | None = None
 
-    def check(self, url: Any, headers: Mapping[str, str]) -> None:
-        """Raise if the answer of a server under a URL leads elsewhere."""
-        target = _target(url, headers)
-        if target is None or origin_of(target) not in self._origins:
-            self.refused = "nowhere" if target is None else origin_of(target)
+    def check(self, url: Any, target: str | None) -> None:
+        """Raise if the answer of a server under a URL leads to another origin than these."""
+        if target not in self._origins:
+            self.refused = target or "nowhere"
             raise PermissionError(f"{url} redirects to {self.refused}")
 
 
@@ -167,49 +166,37 @@ def origin_of(url: str) -> str:
     return f"{parts.scheme.lower()}://{parts.netloc.lower()}"
 
 
-def _with_allowed_redirects(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an HTTP client, which follows only the redirects that ``AllowedRedirects`` allows."""
+def _with_checked_redirects(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of an HTTP client, which follows only the redirects that ``AllowedRedirects`` allows.
+
+    On the way to another host it drops the headers: they often hold keys.
+    """
     allowed: AllowedRedirects | None = options.get(AllowedRedirects.OPTION)
     others = {name: value for name, value in options.items() if name != AllowedRedirects.OPTION}
-    if allowed is None:
-        return others
-
-    async def check(_: Any, __: Any, redirect: Any) -> None:
-        allowed.check(redirect.url, redirect.response.headers)
-
-    return _with_trace(others, check)
-
-
-def _with_private_headers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an HTTP client, which drops the headers on the way to another host: they often hold keys."""
     names = only_for_origin(headers_of(options))
-    if not names:
-        return dict(options)
+    if allowed is None and not names:
+        return others
+    from aiohttp import TraceConfig
 
-    async def drop(_: Any, __: Any, redirect: Any) -> None:
-        target = _target(redirect.url, redirect.response.headers)
-        if target is None or origin_of(target) != origin_of(str(redirect.url)):
+    async def on_redirect(_: Any, __: Any, redirect: Any) -> None:
+        target = _origin_of_target(redirect.url, redirect.response.headers)
+        if allowed is not None:
+            allowed.check(redirect.url, target)
+        if target != origin_of(str(redirect.url)):
             for name in names:
                 redirect.headers.popall(name, None)
 
-    return _with_trace(options, drop)
-
-
-def _with_trace(options: Mapping[str, Any], on_redirect: Any) -> dict[str, Any]:
-    from aiohttp import TraceConfig
-
-    traces = TraceConfig()
+    traces, inner = TraceConfig(), options.get("client_kwargs", {})
     traces.on_request_redirect.append(on_redirect)
-    inner = options.get("client_kwargs", {})
-    return {**options, "client_kwargs": {**inner, "trace_configs": [*inner.get("trace_configs", ()), traces]}}
+    return {**others, "client_kwargs": {**inner, "trace_configs": [*inner.get("trace_configs", ()), traces]}}
 
 
-def _target(url: Any, headers: Mapping[str, str]) -> str | None:
-    """The URL to which a redirect leads, as the client understands it."""
+def _origin_of_target(url: Any, headers: Mapping[str, str]) -> str | None:
+    """The origin of the URL to which a redirect leads, as the client understands it."""
     from yarl import URL
 
     try:
-        return str(url.join(URL(headers.get("Location") or headers.get("URI") or "")))
+        return origin_of(str(url.join(URL(headers.get("Location") or headers.get("URI") or ""))))
     except ValueError:
         return None
 

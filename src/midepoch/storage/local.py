@@ -1,6 +1,5 @@
 """Files on this machine: whether a file is still the indexed version, maps of files, and checks of what was mapped."""
 
-import contextlib
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,8 +11,6 @@ from midepoch.errors import DataChangedError, NoDataError
 
 FileVersion = tuple[int, int, int, int]
 """Device, inode, size and time of change: another file in the same place differs in one of them."""
-
-KEPT_FILES, KEPT_BYTES = 4096, 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,53 +51,22 @@ def check_unchanged(path: str, indexed: FileStamp) -> None:
         )
 
 
-class FileMaps:
-    """Maps of files. A map is shared by all who ask for the same file, and closed when nobody holds it."""
-
-    def __init__(self) -> None:
-        self._maps: WeakValueDictionary[FileVersion, pa.Buffer] = WeakValueDictionary()
-
-    def __len__(self) -> int:
-        return len(self._maps)
-
-    def map(self, path: str) -> pa.Buffer:
-        """The bytes of a file, mapped."""
-        version = _version(path)
-        content = self._maps.get(version)
-        if content is None:
-            with pa.memory_map(path) as file:
-                content = file.read_buffer()
-            if _version(path) == version:  # else another file took its place meanwhile
-                self._maps[version] = content
-        return content
+_maps: WeakValueDictionary[FileVersion, pa.Buffer] = WeakValueDictionary()
 
 
-PROCESS_MAPS = FileMaps()
-"""The maps of this process, the only ones there are.
+def mapped(path: str) -> pa.Buffer:
+    """The bytes of a file, mapped. All readers of this process share a map, which is closed when nobody holds it.
 
-They are shared by datasets that know nothing of each other, and Linux limits the maps of a process, not of a dataset.
-The registry holds weak references only, so it keeps nothing alive.
-"""
-
-
-class KeptMaps:
-    """The maps that a dataset keeps when their readers are done, because finding the pages again slows an epoch by 10%.
-
-    At most ``KEPT_BYTES`` are kept, because the page tables of the kernel grow with them. No map is kept while the
-    process has more than ``KEPT_FILES``, because Linux allows a process 65,530 maps.
+    Linux limits the maps of a process, not of a dataset.
     """
-
-    def __init__(self) -> None:
-        self._kept: dict[str, pa.Buffer] = {}
-        self._bytes = 0
-
-    def keep(self, path: str, size: int) -> None:
-        """Keep the map of a file of ``size`` bytes, if the limits allow it."""
-        if path in self._kept or self._bytes + size > KEPT_BYTES or len(PROCESS_MAPS) > KEPT_FILES:
-            return
-        with contextlib.suppress(OSError):  # a missing file is reported by its reader
-            self._kept[path] = PROCESS_MAPS.map(path)
-            self._bytes += size
+    version = _version(path)
+    content = _maps.get(version)
+    if content is None:
+        with pa.memory_map(path) as file:
+            content = file.read_buffer()
+        if _version(path) == version:  # else another file took its place meanwhile
+            _maps[version] = content
+    return content
 
 
 def _version(path: str) -> FileVersion:

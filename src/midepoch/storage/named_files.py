@@ -69,9 +69,10 @@ class NamedFiles:
                 f"A row names the file {name!r}. Rows may name only files in data_folder, and none was given. Pass "
                 "data_folder=, the folder that the files are in."
             )
-        if not _can_be_named(name):
-            raise NotAllowedError(f"A row names the file {name!r}, which no file can be named.")
-        path = os.path.realpath(os.path.join(self._folder, name))
+        try:
+            path = os.path.realpath(os.path.join(self._folder, name))
+        except ValueError:  # a zero byte, or half of a surrogate pair
+            raise NotAllowedError(f"A row names the file {name!r}, which no file can be named.") from None
         if os.path.commonpath([self._folder, path]) != self._folder:
             raise NotAllowedError(
                 f"A row names the file {name!r}, which is {path}, outside of data_folder ({self._folder}). If rows may "
@@ -158,14 +159,6 @@ class NamedFiles:
                 f"{name} has {size:,} bytes, more than max_file_bytes ({self._limit:,}). If it may, pass a larger "
                 "max_file_bytes."
             )
-
-
-def _can_be_named(name: str) -> bool:
-    """True if a file can have this name."""
-    try:
-        return b"\0" not in os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
 
 
 def _checked_origin(url: Any) -> str:

@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Protocol
 
@@ -38,17 +38,6 @@ def joined(spans: Iterable[Span], gap: int = LEAST_BYTES, most: int = REQUEST_BY
                 continue
         ranges.append((begin, end))
     return ranges
-
-
-def grouped(numbers: Iterable[int], joins: Callable[[Sequence[int], int], bool]) -> list[list[int]]:
-    """Numbers of blocks in groups, in the same order: a block that does not join the group before it begins another."""
-    groups: list[list[int]] = []
-    for number in numbers:
-        if groups and joins(groups[-1], number):
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-    return groups
 
 
 class StoredFile:

@@ -4,17 +4,13 @@ Keys, roles and profiles come from the options, from boto3 or google-auth where 
 obstore, which looks in the environment and asks the machine.
 """
 
-import contextlib
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from midepoch._common.checks import log_once
 from midepoch._common.world import aws_endpoint, aws_keys, aws_region, azure_settings
 from midepoch.errors import MissingExtraError, StoreError
 
@@ -37,8 +33,6 @@ S3: Mapping[str, tuple[str, ...]] = {
     "secret": ("secret_key", "aws_secret_access_key"),
     "token": ("session_token", "aws_session_token"),
     "region": ("region_name",),
-    "role_arn": (),
-    "external_id": (),
     "force_virtual_addressing": (),
     **COMMON,
 }
@@ -52,48 +46,29 @@ OPTIONS = {"s3": S3, "gs": GS, **dict.fromkeys(AZURE, AZ)}
 """The options of the stores that obstore reads, by scheme, each with the other names that users may write."""
 NESTED = ("client_kwargs", "config_kwargs")
 """The dicts in which fsspec's client of S3 takes some options."""
-CACHES = re.compile(r"cache|listings_expiry_time|max_paths|default_block_size")
-"""Options of fsspec's clients of S3 and GCS that say what these cache, and change no byte that is read."""
 GCSFS_TOKEN = re.compile(r"^(anon|google_default|cache|cloud|browser)$|\.json$|^\{")
 """What fsspec's client of GCS takes as a token, and ours would send as one."""
 AWS, GCS = "https://s3.amazonaws.com", "https://storage.googleapis.com"
 GCS_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 ACCOUNT_HOST = re.compile(r"([^.@/]+)\.(?:dfs|blob)\.core\.windows\.net")
 REGION_SECONDS = 10.0
-THREADS = Path("/proc/self/task")
 
 
-_process_of_threads: int | None = None
-"""The process that has started threads of obstore. They stay behind at a fork, and obstore would wait for them."""
-
-
-def _note_threads() -> None:
-    global _process_of_threads
-    if _process_of_threads is None and "obstore" in sys.modules and any("tokio" in name for name in _threads()):
-        _process_of_threads = os.getpid()
-
-
-def _threads() -> Iterator[str]:
-    """The names of the threads of this process, also of those that Python does not know."""
-    if not THREADS.is_dir():  # no system but Linux tells: there may be some
-        yield "tokio"
-    for path in THREADS.glob("*/comm"):
-        with contextlib.suppress(OSError):  # it has just ended
-            yield path.read_text()
-
-
-os.register_at_fork(before=_note_threads)
+_process: int | None = None
+"""The process that uses obstore. Threads of obstore stay behind at a fork, and a child would wait for them."""
 
 
 def check_usable(scheme: str) -> None:
-    """Raise if obstore is not installed, or does not work in this process."""
+    """Raise if obstore is not installed, or was used before this process was forked."""
+    global _process
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtraError("obstore", "remote", f"Reading {scheme}:// URLs")
-    if _process_of_threads not in (None, os.getpid()):
+    if _process not in (None, os.getpid()):
         raise StoreError(
             f"{scheme}:// URLs cannot be read in this process: it was forked from one that had read from a store, and "
             "the threads of the client do not survive a fork. Start workers with multiprocessing_context='forkserver'."
         )
+    _process = os.getpid()
 
 
 def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,12 +79,6 @@ def known_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for alias, value in _flattened(options):
         name = name_of.get(alias)
-        if name is None and CACHES.search(alias):
-            log_once(
-                f"{alias} in storage_options has no effect: it is for the caches of fsspec's clients, and midepoch "
-                f"reads {scheme}:// with its own. To keep blocks on a local disk, pass cache_dir."
-            )
-            continue
         if name is None:
             raise TypeError(
                 f"storage_options has {alias!r}, which {scheme}:// does not know. It knows: "
@@ -195,15 +164,6 @@ def _region(bucket: str, proxy: str | None) -> str:
 def _s3_credentials(options: Mapping[str, Any]) -> Any:
     """What gives the keys, and renews them; None if obstore is to find them."""
     key, secret, token = (options.get(name) for name in ("key", "secret", "token"))
-    if "role_arn" in options:
-        if importlib.util.find_spec("boto3") is None:
-            raise MissingExtraError("boto3", "remote", "role_arn in storage_options")
-        import boto3
-        from obstore.auth.boto3 import StsCredentialProvider
-
-        session = boto3.Session(aws_access_key_id=key, aws_secret_access_key=secret, aws_session_token=token)
-        external = {"ExternalId": options["external_id"]} if "external_id" in options else {}
-        return StsCredentialProvider(session, RoleArn=options["role_arn"], RoleSessionName="midepoch", **external)
     if key is not None:
         return lambda: {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
     if aws_keys() is not None or importlib.util.find_spec("boto3") is None:

@@ -12,7 +12,7 @@ from files import values, write_numbers
 from midepoch._common.files import TRAILER
 from midepoch._common.world import default_index_dir
 from midepoch.index.build import open_index
-from midepoch.index.saved import SAVED_VERSIONS, clean, forget
+from midepoch.index.saved import clean, forget
 
 
 def index_file(kept):
@@ -89,13 +89,6 @@ def test_a_full_disk_leaves_no_half_written_index(folder, kept, monkeypatch, cap
     assert values(me.read(folder, index_dir=kept)) == list(range(30))
 
 
-def test_old_versions_of_an_index_are_removed_in_time(folder, kept):
-    for number in range(15):
-        write_numbers(folder / f"new-{number}.arrow", 0, 1)
-        open_index(folder, index_dir=kept)
-    assert len(list(kept.glob("*.index"))) < 12
-
-
 def test_the_environment_chooses_the_folder(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path / "chosen"))
     assert default_index_dir() == tmp_path / "chosen"
@@ -144,16 +137,6 @@ def test_forgetting_an_index_removes_all_versions_of_its_source_and_no_other(fol
     assert [str(path) for path in kept.glob("*.index")] == [other]
     forget(saved_at)
     forget(None)
-
-
-def test_what_was_saved_beside_an_old_version_is_removed_with_it(folder, kept):
-    open_index(folder, index_dir=kept)
-    beside = index_file(kept).with_name(f"{index_file(kept).stem}-0123.kept")
-    beside.touch()
-    for number in range(SAVED_VERSIONS + 2):
-        assert beside.exists() == (number < SAVED_VERSIONS + 1)
-        write_numbers(folder / f"new-{number}.arrow", 0, 1)
-        open_index(folder, index_dir=kept)
 
 
 def test_an_index_that_another_process_just_removed_is_passed_over(folder, kept):

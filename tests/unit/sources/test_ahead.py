@@ -27,7 +27,7 @@ from midepoch.sources.ahead import LaneRows, OpenFiles, StepSizes
 from midepoch.sources.blocks import FileBlocks
 from midepoch.sources.files import FileRows
 from midepoch.storage.block_cache import BlockCache, Fetch
-from midepoch.storage.local import PROCESS_MAPS
+from midepoch.storage import local
 from midepoch.values.arrow import gather
 from objects import find
 from worlds import SUFFIXES
@@ -663,7 +663,7 @@ def test_rows_that_leave_are_no_views_of_a_mapped_file(tmp_path, kind, level, na
     path = write(tmp_path / "a.arrow", [batch, batch.slice(0, 0), batch.slice(9)], kind)
     opened, order, _ = opened_of(open_index(path), Shuffle(seed=1, level=level, window=1))
     runs = list(LaneRows(opened, order).runs(iter([np.arange(order.size)])))
-    mapped = PROCESS_MAPS.map(str(path))
+    mapped = local.mapped(str(path))
     for column in (run.rows.data.column(0) for run in runs):
         parts = [column, column.dictionary] if pa.types.is_dictionary(column.type) else [column]
         for buffer in filter(None, (buffer for part in parts for buffer in part.buffers())):

@@ -5,9 +5,7 @@ import logging
 import multiprocessing
 import os
 import pickle
-import signal
 import struct
-import zlib
 
 import pyarrow as pa
 import pytest
@@ -137,19 +135,6 @@ def test_one_warning_says_that_the_folder_cannot_be_written(tmp_path, caplog):
     assert "Blocks cannot be cached in" in caplog.text
 
 
-def test_the_bytes_of_a_block_stay_as_they_are(tmp_path):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, block(1).schema) as writer:
-        writer.write(block(1))
-    body = sink.getvalue().to_pybytes()
-    content = body + struct.pack("<QI4s", len(body), zlib.crc32(body, zlib.crc32(b"a")), b"MBL2")
-    (tmp_path / f"a{SUFFIX}").write_bytes(content)
-    cache = BlockCache(tmp_path, 1 << 20)
-    assert cache.get("a") == block(1)
-    cache.put("a", block(1))
-    assert (tmp_path / f"a{SUFFIX}").read_bytes() == content
-
-
 def test_a_block_under_the_name_of_another_is_not_taken_for_it(cache, caplog):
     cache.put("a", block(1))
     cache.put("b", block(2))
@@ -194,51 +179,6 @@ def _size(tmp_path):
     probe = BlockCache(tmp_path / "probe", 1 << 20)
     probe.put("a", block(0))
     return held(probe)
-
-
-def _fetch_missing(folder, seed):
-    cache, keys = BlockCache(folder, 1 << 20), [block_key(number) for number in range(30)]
-    for start in range(0, 30, 3):
-        mine = keys[start : start + 3][:: 1 if seed % 2 else -1]
-        with cache.claim(mine):
-            for key in mine:
-                if cache.get(key) is None:
-                    (folder / f"fetched-{key}-{seed}").touch()
-                    cache.put(key, block(start))
-
-
-def test_processes_that_claim_blocks_fetch_each_of_them_once(tmp_path):
-    context = multiprocessing.get_context("fork")
-    (tmp_path / "cache").mkdir()
-    workers = [
-        context.Process(target=_fetch_missing, args=(tmp_path / "cache", seed), daemon=True) for seed in range(4)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0] * 4
-    fetched = [path.name.split("-")[1] for path in (tmp_path / "cache").glob("fetched-*")]
-    assert sorted(fetched) == sorted(block_key(number) for number in range(30))
-    assert not list((tmp_path / "cache").glob(".*.claim"))
-
-
-def _claim_and_die(folder):
-    with BlockCache(folder, 1 << 20).claim(["a"]):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_claim_ends_with_its_process_and_is_not_waited_for_too_long(tmp_path, monkeypatch):
-    process = multiprocessing.get_context("fork").Process(target=_claim_and_die, args=(tmp_path,))
-    process.start()
-    process.join()
-    one, other = BlockCache(tmp_path, 1 << 20), BlockCache(tmp_path, 1 << 20)
-    with one.claim(["a", "b"]):
-        monkeypatch.setattr(caches, "CLAIM_SECONDS", 0)
-        with other.claim(["b", "c"]):
-            pass
-    with BlockCache(tmp_path / "file" / "cache", 1).claim(["a"]):
-        pass
 
 
 @pytest.mark.parametrize("trusted", [True, False])

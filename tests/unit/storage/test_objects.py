@@ -1,6 +1,5 @@
 """Objects read by ranges: few requests, all bytes of one version."""
 
-from itertools import pairwise
 from threading import Barrier
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.errors import DataChangedError, StoreError
-from midepoch.storage.objects import LEAST_BYTES, grouped, joined
+from midepoch.storage.objects import LEAST_BYTES, joined
 from midepoch.storage.retry import OtherVersionError
 from objects import numbered, put, stored
 from worlds import ids
@@ -147,14 +146,3 @@ def test_ranges_are_joined_where_that_is_allowed_and_no_further():
     assert joined([(0, 10), (10, 20), (20, 31)], gap=5, most=30) == [(0, 20), (20, 31)]
     assert joined([(0, 50), (50, 51)], gap=5, most=30) == [(0, 50), (50, 51)]
     assert joined([]) == []
-
-
-@given(st.lists(st.integers(0, 30), unique=True))
-def test_a_group_ends_where_a_number_does_not_join_it(numbers):
-    found = grouped(numbers, lambda group, number: number == group[-1] + 1 and number % 5 > 0)
-    assert [number for group in found for number in group] == numbers
-    for group in found:
-        assert group == list(range(group[0], group[-1] + 1))
-        assert all(number % 5 for number in group[1:])
-    for one, two in pairwise(found):
-        assert two[0] != one[-1] + 1 or two[0] % 5 == 0

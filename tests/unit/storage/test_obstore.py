@@ -1,7 +1,6 @@
 """The client of obstore: which options and keys open a store, and what an answer says of its version."""
 
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from types import ModuleType
@@ -29,7 +28,7 @@ def _no_keys(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     for name in ("ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
-    monkeypatch.setattr(options_of_stores, "_process_of_threads", None)
+    monkeypatch.setattr(options_of_stores, "_process", None)
 
 
 def opened(url, **options):
@@ -57,43 +56,9 @@ def test_without_obstore_the_extra_is_named(monkeypatch, scheme):
 
 @pytest.mark.parametrize("scheme", ["s3", "az", "https"])
 def test_a_process_that_was_forked_from_one_with_threads_of_obstore_is_told_of_forkserver(monkeypatch, scheme):
-    monkeypatch.setattr(options_of_stores, "_process_of_threads", os.getppid())
+    monkeypatch.setattr(options_of_stores, "_process", os.getppid())
     with pytest.raises(StoreError, match=r"it was forked .*multiprocessing_context='forkserver'"):
         connect(scheme, "bucket", {})
-
-
-FORKING = """
-import os, sys
-import obstore
-from obstore.store import HTTPStore
-from midepoch.storage.options import check_usable
-
-if sys.argv[1] == "used":
-    try:
-        store = HTTPStore("http://127.0.0.1:1", client_options={"allow_http": True}, retry_config={"max_retries": 0})
-        obstore.head(store, "x")
-    except obstore.exceptions.BaseError:
-        pass
-child = os.fork()
-if child == 0:
-    check_usable("s3")
-    os._exit(0)
-sys.exit(os.waitpid(child, 0)[1])
-"""
-
-
-@pytest.mark.parametrize("used", ["used", "imported"])
-def test_only_a_process_in_which_obstore_was_used_leaves_none_to_its_forks(used):
-    """The fork server of a Loader imports the main module of the user, which may import obstore."""
-    ended = subprocess.run([sys.executable, "-c", FORKING, used], capture_output=True, text=True, check=False)
-    assert ("StoreError: s3:// URLs cannot be read in this process" in ended.stderr) == (used == "used"), ended.stderr
-
-
-def test_where_threads_cannot_be_seen_there_may_be_some(monkeypatch, tmp_path):
-    monkeypatch.setattr(options_of_stores, "_process_of_threads", None)
-    monkeypatch.setattr(options_of_stores, "THREADS", tmp_path / "none")
-    options_of_stores._note_threads()
-    assert options_of_stores._process_of_threads == os.getpid()
 
 
 def test_options_of_s3_reach_obstore(monkeypatch):
@@ -128,7 +93,7 @@ def test_an_ignored_endpoint_of_the_environment_stays_ignored(monkeypatch):
     assert store.config["endpoint_url_s3"] == "https://s3.eu-central-1.amazonaws.com"
 
 
-def test_boto3_finds_keys_and_region_of_a_profile_and_takes_roles(monkeypatch, tmp_path):
+def test_boto3_finds_keys_and_region_of_a_profile(monkeypatch, tmp_path):
     (tmp_path / "keys").write_text("[mine]\naws_access_key_id = k\naws_secret_access_key = s\nregion = eu-west-3\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
@@ -136,8 +101,6 @@ def test_boto3_finds_keys_and_region_of_a_profile_and_takes_roles(monkeypatch, t
     monkeypatch.setenv("AWS_PROFILE", "mine")
     store = opened("s3://bucket/x")
     assert (store.credential_provider()["access_key_id"], store.config["region"]) == ("k", "eu-west-3")
-    role = opened("s3://bucket/x", role_arn="arn:aws:iam::1:role/me", external_id="e").credential_provider
-    assert role.kwargs == {"RoleArn": "arn:aws:iam::1:role/me", "RoleSessionName": "midepoch", "ExternalId": "e"}
     monkeypatch.setenv("AWS_PROFILE", "no-such-profile")
     with pytest.raises(Exception, match="no-such-profile"):
         opened("s3://bucket/x")
@@ -146,15 +109,6 @@ def test_boto3_finds_keys_and_region_of_a_profile_and_takes_roles(monkeypatch, t
     with pytest.raises(StoreError, match=r"No keys for s3:// were found .*or pass anonymous=True for public data"):
         opened("s3://bucket/x", region="us-east-1")
     assert opened("s3://bucket/x", region="us-east-1", anonymous=True).config["skip_signature"] == "true"
-
-
-def test_roles_need_boto3(monkeypatch):
-    found = options_of_stores.importlib.util.find_spec
-    monkeypatch.setattr(
-        options_of_stores.importlib.util, "find_spec", lambda name: None if name == "boto3" else found(name)
-    )
-    with pytest.raises(MissingExtraError, match="needs boto3"):
-        opened("s3://bucket/x", role_arn="arn:aws:iam::1:role/me")
 
 
 @pytest.mark.parametrize(("status", "expected"), [(None, "eu-central-1"), (403, "us-east-1")])

@@ -10,7 +10,6 @@ from time import sleep
 import pytest
 
 from forking import in_a_forked_process
-from midepoch._common.checks import log_once
 from midepoch.errors import StoreError
 from midepoch.storage.options import known_options
 from midepoch.storage.retry import REDACTED, RetryPolicy
@@ -180,20 +179,6 @@ def test_options_as_fsspec_nests_them():
         known_options("s3", {"config_kwargs": {"signature_version": "s3v4"}})
     with pytest.raises(TypeError, match="several of region, region_name, which mean the same"):
         known_options("s3", {"region": "a", "client_kwargs": {"region": "b"}})
-
-
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_options_of_the_caches_of_fsspec_are_left_out_and_named(scheme, caplog):
-    caches = {"skip_instance_cache": True, "use_listings_cache": False, "default_cache_type": "none"}
-    plain = {"endpoint": "http://127.0.0.1:1", "anon": True}
-    log_once.cache_clear()
-    assert known_options(scheme, {**plain, **caches}) == known_options(scheme, plain)
-    known_options(scheme, caches)
-    assert len(caplog.messages) == len(caches)
-    for name, message in zip(caches, caplog.messages, strict=True):
-        assert message.startswith(f"{name} in storage_options has no effect")
-        assert "pass cache_dir" in message
-    assert Store(f"{scheme}://a/b", {**plain, **caches}).identity == Store(f"{scheme}://a/b", plain).identity
 
 
 @pytest.mark.parametrize(
