@@ -1,8 +1,5 @@
 """torch's own DataLoader: right data with any workers, and never a silently wrong state."""
 
-import logging
-import os
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -61,96 +58,6 @@ def test_set_epoch_reaches_the_workers(folder, persistent, method):
         epochs.append([number for item in loader for number in item])
     assert all(sorted(epoch) == list(range(60)) for epoch in epochs)
     assert epochs[0] == epochs[2] == epochs[3] != epochs[1]
-
-
-REPEATED = "read epoch 0 of a shuffled dataset to its end, and now read it again"
-
-
-class ToStandardError(logging.Handler):
-    """Writes to the file that forked workers inherit."""
-
-    def emit(self, record):
-        os.write(2, self.format(record).encode())
-
-
-@pytest.fixture
-def repeats(capfd):
-    """How often workers have warned of a repeated epoch since the last call."""
-    handler = ToStandardError()
-    logging.getLogger("midepoch").addHandler(handler)
-    yield lambda: capfd.readouterr().err.count(REPEATED)
-    logging.getLogger("midepoch").removeHandler(handler)
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-@pytest.mark.parametrize(
-    ("make", "persistent", "method"),
-    [
-        (DataLoader, False, "fork"),
-        (DataLoader, True, "fork"),
-        (DataLoader, False, "spawn"),
-        (StatefulDataLoader, False, "fork"),
-        (StatefulDataLoader, True, "fork"),
-    ],
-)
-def test_a_shuffled_epoch_that_repeats_is_warned_of_once(folder, repeats, make, persistent, method):
-    dataset = me.read(folder).shuffle(1)
-    options = {"num_workers": 2, "persistent_workers": persistent, "multiprocessing_context": method}
-    loader = make(dataset, batch_size=None, collate_fn=list_ids, **options)
-    epochs = [[number for item in loader for number in item]]
-    assert repeats() == 0
-    epochs.append([number for item in loader for number in item])
-    assert repeats() == 1
-    epochs.append([number for item in loader for number in item])
-    assert repeats() == 0
-    assert epochs[0] == epochs[1] == epochs[2]
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_an_epoch_that_was_chosen_or_not_finished_is_not_warned_of(folder, repeats, persistent):
-    def loops(dataset, actions, batch_size=4):
-        loader = DataLoader(
-            dataset, num_workers=2, batch_size=batch_size, collate_fn=ids, persistent_workers=persistent
-        )
-        for action in actions:
-            if action == "peek":
-                next(iter(loader))
-            elif action == "read":
-                list(loader)
-            else:
-                dataset.set_epoch(action)
-
-    loops(me.read(folder), ["read", "read", "read"])  # no shuffle
-    loops(me.mix([me.read(folder)]).filter(is_kept), ["read", "read"])
-    loops(me.read(folder).shuffle(1), ["peek", "peek", "read"])
-    loops(me.read(folder).shuffle(1), ["peek", "read"], batch_size=15)  # each worker reads one more batch ahead
-    loops(me.read(folder).shuffle(1), [0, "read", 1, "read", 0, "read", 0, "read", 1, "peek", "read"])
-    assert repeats() == 0
-    loops(me.mix([me.read(folder), me.read(folder).shuffle(1)]), ["read", "read"])
-    assert repeats() == 1
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-def test_a_resumed_epoch_is_not_warned_of(folder, repeats):
-    dataset = me.read(folder).shuffle(1)
-    loader = StatefulDataLoader(dataset, num_workers=2, batch_size=None, collate_fn=list_ids)
-    whole = [number for item in loader for number in item]
-    dataset.set_epoch(0)
-    batches = iter(loader)
-    got = [number for _ in range(7) for number in next(batches)]
-    state = loader.state_dict()
-    got += [number for item in batches for number in item]
-    assert got == whole
-    loader.load_state_dict(state)
-    assert [number for item in loader for number in item] == whole[7:]
-    assert repeats() == 0
-    resumed = me.read(folder).shuffle(1)
-    resumed.load_state_dict(me.from_stateful_dataloader(state))
-    loader = DataLoader(resumed, num_workers=3, batch_size=None, collate_fn=list_ids)
-    assert sorted(number for item in loader for number in item) == sorted(whole[7:])
-    assert repeats() == 0
-    assert sorted(number for item in loader for number in item) == sorted(whole[7:])
-    assert repeats() == 1, "without set_epoch the rest of the epoch is read again"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -51,16 +51,6 @@ def test_batches_have_tensors_by_default(dataset, workers, batched):
     assert same(second["tokens"], ones[4:])
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("columns", [["id", "x"], ["text", "id"], ["text"], ["tokens"], ["pair", "x"], ["id"]])
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_the_default_is_what_with_format_makes(dataset, columns, shuffled, workers):
-    chosen = dataset.select_columns(columns).lanes(2)
-    chosen = chosen.shuffle(seed=3) if shuffled else chosen
-    default = list(me.Loader(chosen, batch_size=3, num_workers=workers))
-    assert same(default, list(me.Loader(chosen.with_format("torch").batch(3))))
-
-
 def test_a_format_that_was_chosen_stays(dataset):
     def types(dataset):
         (batch,) = me.Loader(dataset, batch_size=8)

@@ -430,8 +430,6 @@ COVERED = (
     "digest",
 )
 """The keys that the checksum covers, besides the fingerprint."""
-MOST_LEVELS = 100
-"""A value that is nested deeper is damaged. Each mixture inside a mixture takes five levels."""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -464,20 +462,18 @@ def check_checksum(values: Mapping[str, Any]) -> None:
         )
 
 
-def _plain(value: Any, level: int = 0) -> Any:
+def _plain(value: Any) -> Any:
     """The value as JSON has it. Numbers that JSON writers may write in two ways, such as 2 and 2.0, become equal."""
-    if level > MOST_LEVELS:
-        raise ValueError(f"its values are nested more than {MOST_LEVELS} levels deep")
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
-        return {_key(key): _plain(value[key], level + 1) for key in value}
+        return {_key(key): _plain(value[key]) for key in value}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(one, level + 1) for one in value]
+        return [_plain(one) for one in value]
     if hasattr(value, "tolist"):  # scalars and arrays of NumPy and torch
-        return _plain(value.tolist(), level + 1)
+        return _plain(value.tolist())
     raise ValueError(f"it has a value of type {type(value).__name__}")
 
 

@@ -67,6 +67,8 @@ class Tally(NamedTuple):
         return cls(*NUMBERS.unpack(content))
 
 
+SHOWN = ("read", "fetched", "decoded", "functions", "received", "cache_hits", "cache_misses", "retries")
+"""What metrics have of a tally under the same name."""
 NUMBERS = struct.Struct(f"<{len(Tally._fields)}d")
 
 
@@ -164,19 +166,12 @@ class Meter:
             "waited": self._waited,
             "waited_share": self._waited / seconds if seconds else 0.0,
             "batches_per_second": batches / seconds if seconds else 0.0,
-            "read": tally.read,
-            "fetched": tally.fetched,
-            "decoded": tally.decoded,
-            "functions": tally.functions,
+            **{name: getattr(tally, name) for name in SHOWN},
             "processed": max(0.0, (tally.made or self._waited) - tally.read),
             "transported": tally.sent + tally.received,
-            "received": tally.received,
             "workers_idle": tally.idle,
             "rows_read": tally.rows,
             "rows_read_per_second": tally.rows / seconds if seconds else 0.0,
-            "cache_hits": tally.cache_hits,
-            "cache_misses": tally.cache_misses,
-            "retries": tally.retries,
         }
         if (rows := rows_of_item(pipeline)) is not None:
             figures["rows_per_second"] = figures["batches_per_second"] * rows

@@ -142,7 +142,7 @@ def session_from(
     if not pipeline.counted or start.mode == "file" or pipeline.masks(start.edits) or reports_cursors:
         _check_not_balanced(pipeline)
         return UncountedSession(pipeline, start, readers)
-    return (Session if pipeline.balanced is None else BalancedSession)(pipeline, start, readers)
+    return (Session if pipeline.balanced is None or readers == 1 else BalancedSession)(pipeline, start, readers)
 
 
 def _check_not_balanced(pipeline: Pipeline) -> None:
@@ -349,10 +349,7 @@ def _parameters(stage: Any) -> Iterator[str]:
         if field.name in INTERNAL or value is None or (default is not MISSING and value == default):
             continue
         if isinstance(value, Call):
-            options: dict[str, Any] = {name: True for name in ("with_indices", "with_rng") if getattr(value, name)}
-            options |= {name: shown for name, shown in value.described.items() if name != "fn"}
-            options |= {} if value.version is None else {"version": value.version}
-            yield ", ".join([value.described["fn"], *(f"{name}={_short(shown)}" for name, shown in options.items())])
+            yield from (shown if name == "fn" else f"{name}={_short(shown)}" for name, shown in value.described.items())
         elif is_dataclass(value):
             yield from _parameters(value)
         else:

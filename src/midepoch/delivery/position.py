@@ -6,7 +6,6 @@ from typing import Any
 from weakref import WeakSet
 
 from midepoch._common.checks import check_integer
-from midepoch._common.hashing import key_of
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.state import MOST_EPOCHS, State, checked_state
 from midepoch.delivery.passes import Pass
@@ -14,20 +13,20 @@ from midepoch.delivery.plan import Plan, settled
 from midepoch.errors import CheckpointMismatchError, UnknownStateError
 from midepoch.pipeline.adopt import adopt
 
-EPOCHS_SET, EPOCH, STATES_LOADED, HAVE_READ, FINISHED, WARNED = range(6)
+EPOCHS_SET, EPOCH, STATES_LOADED, HAVE_READ = range(4)
 
 
 class SharedWithWorkers:
     """Shared memory of a few numbers: what the main process has chosen, and what the workers have read since.
 
     The main process writes how often ``set_epoch`` was called, its epoch, and the number of states loaded. Workers
-    write that they have started to read, from where they last read to the end, and that they have warned.
+    write that they have started to read.
     """
 
     def __init__(self) -> None:
         from multiprocessing.sharedctypes import RawArray
 
-        self._numbers = RawArray("Q", 6)
+        self._numbers = RawArray("Q", 4)
         self._seen = (0, 0)
 
     @property
@@ -47,7 +46,7 @@ class SharedWithWorkers:
         self._chosen()
 
     def _chosen(self) -> None:
-        self._numbers[HAVE_READ] = self._numbers[FINISHED] = 0
+        self._numbers[HAVE_READ] = 0
         self._seen = (self._numbers[EPOCHS_SET], self._numbers[STATES_LOADED])
 
     def enter(self) -> int | None:
@@ -62,20 +61,6 @@ class SharedWithWorkers:
         changed = epochs_set != self._seen[0]
         self._seen = (epochs_set, states_loaded)
         return self._numbers[EPOCH] if changed else None
-
-    def finished(self, start: State) -> None:
-        """In the last worker: a pass from ``start`` is read to its end.
-
-        The last worker gets the fewest requests, so it reads the least ahead of a loop that is left early.
-        """
-        self._numbers[FINISHED] = key_of(repr(start))
-
-    def is_first_repeat(self, start: State) -> bool:
-        """In the last worker: True once, if it has finished a pass from ``start`` and nothing was chosen since."""
-        if self._numbers[WARNED] or self._numbers[FINISHED] != key_of(repr(start)):
-            return False
-        self._numbers[WARNED] = 1
-        return True
 
 
 log = logging.getLogger("midepoch")
@@ -177,17 +162,11 @@ class Position:
         if run in self._open:
             self._open.pop(run, None)
             self._left = None if self._open else run
-        if run.is_finished and run in self._started:
-            self._finish(run)
-        self._started.discard(run)
-
-    def _finish(self, run: Pass) -> None:
-        if torch_worker() is None:
+        if run.is_finished and run in self._started and torch_worker() is None:
             self._start, self._left, self.finished = run.state(), None, run
             for other in list(self._open):
                 other.delivered_at = 0
-        elif self.workers is not None and _is_last_worker():
-            self.workers.finished(run.start)
+        self._started.discard(run)
 
     def latest(self, plan: Plan) -> Pass:
         """The open pass that delivered last. If none is open, the last that was left early, else a new one."""
@@ -288,16 +267,4 @@ class Position:
             return error
         if chosen is not None:
             self._go_to(chosen)
-        if plan.pipeline.source.shuffled and _is_last_worker() and self.workers.is_first_repeat(self._start):
-            log.warning(
-                "Workers of a DataLoader have read epoch %s of a shuffled dataset to its end, and now read it again in "
-                "the same order, because no other epoch was set. Call dataset.set_epoch(epoch) before each epoch, or "
-                "use midepoch.Loader, which continues with the next epoch by itself.",
-                self._start.epoch,
-            )
         return None
-
-
-def _is_last_worker() -> bool:
-    worker, workers = torch_worker() or (0, 1)
-    return worker == workers - 1

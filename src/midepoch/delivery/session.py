@@ -9,6 +9,7 @@ to readers in other ways.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -27,9 +28,10 @@ from midepoch.stages.flow import Flow
 
 WANTED_ROWS = 1024
 """The items of about this many rows are asked for, and counted, at a time."""
-STEPS_AT_ONCE = 16
-"""The costs of this many steps are looked up together."""
-STEPS_KEPT = 8 * STEPS_AT_ONCE
+MOST_TURNS = 64
+"""The most turns that a balanced session plans at a time."""
+STEPS_KEPT = 128
+"""It is remembered how the items of this many steps are shared."""
 
 
 class Undelivered(CountedOutputs):
@@ -166,7 +168,7 @@ class Session(AnySession):
 
     def is_complete(self, items: int) -> bool:
         """True if no reader has more than this number of items."""
-        return not self.rounds.has(self.readers * items)
+        return all(self.item(reader, items) is None for reader in range(self.readers))
 
     def item(self, reader: int, items: int) -> tuple[int, int] | None:
         """The lane and the ordinal of the item that a reader gets after its first ``items``; None if there is none."""
@@ -278,9 +280,6 @@ class FileSession(Session):
     def sequence(self, reader: int) -> tuple[Rounds, int, int]:
         return self._rounds_of(reader), 0, 1
 
-    def is_complete(self, items: int) -> bool:
-        return all(self.item(reader, items) is None for reader in range(self.readers))
-
     def delivery_of(self, lane: int, ordinal: int) -> Delivered:
         reader = lane % self.readers
         step = self._rounds_of(reader).number(lane, ordinal)
@@ -361,32 +360,18 @@ class BalancedSession(Session):
                 "share evenly, so balance='cost' is not possible. Choose a number of ranks that divides it."
             )
         self._share = self._size // readers
-        self._shares: dict[int, list[list[int]] | None] = {}
+        self._shares_of = lru_cache(STEPS_KEPT)(self._find_shares)
 
-    def _shares_of(self, step: int) -> list[list[int]] | None:
-        """The numbers of a step's items, by rank and rising; None if the step is not whole, or there is one rank."""
-        if self.readers == 1:
+    def _find_shares(self, step: int) -> list[list[int]] | None:
+        """The numbers of a step's items, by rank and rising; None if the step is not whole."""
+        first = step * self._size
+        if not self.rounds.has(first + self._size - 1):
             return None
-        if step not in self._shares:
-            for old in list(self._shares)[: max(0, len(self._shares) - STEPS_KEPT)]:
-                del self._shares[old]
-            first = step - step % STEPS_AT_ONCE
-            steps = range(first, first + STEPS_AT_ONCE)
-            self._shares.update(dict.fromkeys(steps))
-            whole = [*takewhile(lambda number: self.rounds.has((number + 1) * self._size - 1), steps)]
-            for number, costs in zip(whole, self._costs(first * self._size, len(whole)), strict=True):
-                shares = share_evenly(costs, self.readers)
-                self._shares[number] = [[number * self._size + item for item in share] for share in shares]
-        return self._shares[step]
-
-    def _costs(self, first: int, steps: int) -> list[list[int]]:
-        """The costs of the items of whole steps, from an item on. Those of a lane are looked up together."""
-        lanes, ordinals = self.rounds.located_all(first + np.arange(steps * self._size))
-        costs = np.zeros(len(lanes), np.int64)
+        lanes, ordinals = self.rounds.located_all(first + np.arange(self._size))
+        costs = np.zeros(self._size, np.int64)
         for lane in np.unique(lanes).tolist():
             costs[lanes == lane] = self.lane_items(lane).costs(ordinals[lanes == lane])
-        of_steps: list[list[int]] = costs.reshape(steps, self._size).tolist()
-        return of_steps
+        return [[first + item for item in share] for share in share_evenly(costs.tolist(), self.readers)]
 
     def _number_of(self, reader: int, items: int) -> int:
         """The number, in the sequence, of the item that a reader gets after its first ``items``."""
@@ -402,7 +387,7 @@ class BalancedSession(Session):
         while found := [*takewhile(bool, (self.item(reader, turn) for turn in turns[:size]))]:
             places = [place for place in found if place is not None]
             yield Run([lane for lane, _ in places], [ordinal for _, ordinal in places], 1, len(places))
-            turns, size = turns[size:], min(2 * size, 4 * STEPS_AT_ONCE)
+            turns, size = turns[size:], min(2 * size, MOST_TURNS)
 
     def delivery_of(self, lane: int, ordinal: int) -> Delivered:
         found = super().delivery_of(lane, ordinal)

@@ -76,14 +76,6 @@ def test_states_of_different_moments_or_data_are_not_merged(folder):
         me.merge_states([])
 
 
-def test_two_states_of_one_reader_are_not_merged(folder):
-    def rank(number, items):
-        return after(me.read(folder).filter(is_kept).lanes(2).shard(2, number), items)
-
-    with pytest.raises(me.CheckpointMismatchError, match="two different states of reader 0"):
-        me.merge_states([rank(0, 1), rank(0, 3), rank(1, 3)])
-
-
 def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
     """Two lanes and four readers: two share each lane. Reader 0 is far ahead of reader 2, which delivered nothing."""
     parts = [
@@ -102,6 +94,7 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
     ("states", "message"),
     [
         ([state(reader(0)), state(reader(1, 3))], "runs with different numbers of readers.*one run"),
+        ([state(reader(0)), state(reader(0, turns=1)), state(reader(1))], "two different states of reader 0"),
         ([state(reader(1, 3))], r"state of reader 0 of 3 is missing \(2 missing in all\)"),
         (
             [state(reader(0)), state(reader(1), epoch=1)],
@@ -173,29 +166,6 @@ def rest(folder, merged, epochs, ranks=3, lanes=2):
         while (epoch := dataset.epoch) < epochs:
             got[epoch] += ids(dataset)
     return got
-
-
-@pytest.mark.parametrize("lanes", [2, 3])  # of three lanes, the two readers share each
-def test_E4_a_rank_that_has_finished_merges_with_one_that_has_not(folder, lanes):
-    finished, under_way = shards(folder, lanes=lanes)
-    whole = ids(finished)
-    got, state = taken(under_way, 7)
-    merged = me.merge_states([finished.state_dict(), state])
-    assert (merged["epoch"], "later" in merged, "earlier" in merged) == (0, False, False)
-    assert sorted(whole + got + rest(folder, merged, 1, lanes=lanes)[0]) == sorted(epochs_of(folder, 1, lanes)[0])
-
-
-@pytest.mark.parametrize("lanes", [2, 3])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_E4_a_rank_an_epoch_ahead_keeps_its_position_there(folder, lanes, ranks):
-    first_epoch = ids(shards(folder, lanes=lanes)[0])
-    second_epoch, ahead = taken(shards(folder, lanes=lanes)[0], 4, epochs=1)
-    got, behind = taken(shards(folder, lanes=lanes)[1], 3)
-    merged = me.merge_states([behind, ahead])
-    assert (merged["version"], merged["epoch"], [one["epoch"] for one in merged["later"]]) == (1, 0, [1])
-    left = rest(folder, merged, 3, ranks, lanes)
-    epochs = [first_epoch + got + left[0], second_epoch + left[1], left[2]]
-    assert list(map(sorted, epochs)) == list(map(sorted, epochs_of(folder, 3, lanes)))
 
 
 def is_of_an_odd_lane_or_early(row):
@@ -286,13 +256,3 @@ def test_E4_a_merged_state_with_nothing_left_ends_its_epoch_on_all_ranks(folder)
             got += ids(dataset)
             assert dataset.epoch == 2
         assert sorted(got) == sorted(second)
-
-
-def test_a_rank_with_nothing_left_gets_an_empty_loop_while_others_have_rows(folder):
-    length = len(ids(shards(folder)[0]))
-    merged = me.merge_states([after(shards(folder)[0], length), after(shards(folder)[1], 2)])
-    resumed = shards(folder)
-    for dataset in resumed:
-        dataset.load_state_dict(merged)
-    assert sorted(len(ids(dataset)) for dataset in resumed) == [0, len(ids(shards(folder)[1])) - 2]
-    assert [dataset.epoch for dataset in resumed] == [1, 1]

@@ -125,8 +125,6 @@ def test_mixtures_have_the_share_of_each_part(dataset, counted):
     ("change", "options"),
     [
         (lambda dataset: dataset.map(half), {}),
-        (lambda dataset: dataset.map(dict, batched=True), {}),
-        (lambda dataset: dataset.filter(bool), {}),
         (lambda dataset: me.mix([dataset.map(half), dataset.map(half)], stop="first"), {}),
         (lambda dataset: dataset, {"collate_fn": list}),
     ],
