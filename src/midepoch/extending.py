@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self, Unpack
 
-    from midepoch.dataset.dataset import AnyForm, AnyMap
+    from midepoch.dataset.dataset import AnyForm, Keywords, MapOptions, Names
 
 __all__ = [
     "Context",
@@ -85,7 +85,12 @@ class FrontDoor(Dataset[Any]):
     if TYPE_CHECKING:
 
         def map(  # noqa: D102
-            self, function: Callable[..., Any], *, batched: bool = False, **options: Unpack[AnyMap]
+            self,
+            function: Callable[..., Any],
+            *,
+            input_columns: Names | None = None,
+            fn_kwargs: Keywords | None = None,
+            **options: Unpack[MapOptions],
         ) -> Self: ...
 
         def with_format(self, type: AnyForm | None = None) -> Self: ...  # noqa: D102

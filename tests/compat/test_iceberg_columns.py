@@ -241,7 +241,7 @@ def test_types_of_files_become_those_of_the_table_without_loss(catalog, tmp_path
         if number < len(kept):
             assert read(table) == scanned(table), kind
         else:
-            with pytest.raises(me.DataFormatError, match=f"/{number} has the column 'x' as {values.type}"):
+            with pytest.raises(me.DataFormatError, match=f"/{number}: 'x' is {values.type}, which does not become"):
                 read(table)
     mapping = [{"field-id": 1, "names": ["x"], "fields": [{"field-id": 2, "names": ["element"]}]}]
     properties = {"schema.name-mapping.default": json.dumps(mapping)}

@@ -94,11 +94,11 @@ assert_type(rows.map(tokens, remove_columns="text").filter(lambda row: row["id"]
 assert_type(rows.map(many, batched=True, one_to_one=True), Rows)
 assert_type(rows.map(length), me.Dataset[int])
 assert_type(rows.map(lambda row: len(row["text"])), me.Dataset[int])
-assert_type(rows.map(length, with_rng=False, with_indices=False, input_columns=None), me.Dataset[int])
+assert_type(rows.map(length, with_rng=False, with_indices=False), me.Dataset[int])
 rows.map(length, batched=False, with_rng=False).map(bool, batched=bool(rows))
-assert_type(rows.filter(length, batched=False, with_indices=False, fn_kwargs=None, input_columns=None), Rows)
-assert_type(rows.filter(is_long, fn_kwargs={"least": 3}, input_columns=None), Rows)
-rows.map(is_long, fn_kwargs={"least": 3}, input_columns=None, remove_columns=["text"], with_rng=False)
+assert_type(rows.filter(length, batched=False, with_indices=False, fn_kwargs=None), Rows)
+assert_type(rows.filter(is_long, fn_kwargs={"least": 3}), Rows)
+rows.map(is_long, fn_kwargs={"least": 3}, remove_columns=["text"], with_rng=False)
 assert_type(rows.map(length).batch(4), me.Dataset)
 assert_type(rows.with_format("arrow").map(lambda batch: batch.num_rows), me.Dataset[int])
 rows.map(numbered, with_indices=True).map(len, input_columns="text").filter(bool)
@@ -170,7 +170,6 @@ rows.batch(4).shufle(seed=1)  # wrong
 rows.map(length).shufle(seed=1)  # wrong
 rows.with_format("trch")  # wrong
 rows.map(of_tables)  # wrong
-rows.filter(of_tables)  # wrong
 rows.map(length, batchd=True)  # wrong
 rows.map(lambda: 3)  # wrong
 rows.pack(2048, strategy="worst_fit")  # wrong

@@ -123,81 +123,17 @@ class Table(Protocol):
 OfTables = TypeVar("OfTables", bound="Dataset[Row | Table]")
 
 
-class PlainCall(TypedDict, total=False):
-    """Options of ``map`` and ``filter`` with which a function gets the item and nothing else."""
+class MapOptions(TypedDict, total=False):
+    """The options of ``map``, without those that give its function something else than the item."""
 
-    batched: Literal[False]
+    batched: bool
     batch_size: int | None
-    with_indices: Literal[False]
-    input_columns: None
-    fn_kwargs: None
-    version: Version
-
-
-class PlainMap(PlainCall, total=False):
-    """The same of ``map``."""
-
-    with_rng: Literal[False]
-    remove_columns: Names | None
-
-
-class FilterOptions(TypedDict, total=False):
-    """The other options of ``filter``, where its function gets more, or something else."""
-
-    batch_size: int | None
-    with_indices: bool
-    version: Version
-
-
-class MapOptions(FilterOptions, total=False):
-    """The same of ``map``."""
-
     drop_last_batch: bool
     one_to_one: bool
     with_rng: bool
+    with_indices: bool
     remove_columns: Names | None
-
-
-class OfColumns(TypedDict, total=False):
-    """What may come with ``input_columns``."""
-
-    fn_kwargs: Keywords | None
-
-
-class OfItems(TypedDict, total=False):
-    """What may come with ``fn_kwargs``."""
-
-    input_columns: None
-
-
-class OfBoth(OfColumns, total=False):
-    """What may come with ``batched``."""
-
-    input_columns: Names | None
-
-
-class FilterOfColumns(FilterOptions, OfColumns):
-    """Options of ``filter`` with ``input_columns``."""
-
-
-class FilterOfItems(FilterOptions, OfItems):
-    """Options of ``filter`` with ``fn_kwargs``."""
-
-
-class AnyFilter(FilterOptions, OfBoth):
-    """Options of ``filter`` with ``batched``."""
-
-
-class MapOfColumns(MapOptions, OfColumns):
-    """Options of ``map`` with ``input_columns``."""
-
-
-class MapOfItems(MapOptions, OfItems):
-    """Options of ``map`` with ``fn_kwargs``."""
-
-
-class AnyMap(MapOptions, OfBoth):
-    """Options of ``map`` with ``batched``."""
+    version: Version
 
 
 class HubDescription(NamedTuple):
@@ -563,45 +499,32 @@ class Dataset(Base[Item]):
         )
 
     @overload
-    def map(self: OfRows, function: Callable[[Row], Mapping[str, Any]], **options: Unpack[PlainMap]) -> OfRows: ...
+    def map(self: OfRows, function: Callable[..., Mapping[str, Any]], **options: Unpack[MapOptions]) -> OfRows: ...
 
     @overload
     def map(
-        self: "Dataset[Given]", function: Callable[[Given], Mapping[str, Any]], **options: Unpack[PlainMap]
-    ) -> "Dataset[Row]": ...
-
-    @overload
-    def map(  # type: ignore[overload-overlap]
-        self: "Dataset[Given]", function: Callable[[Given], Made], **options: Unpack[PlainMap]
+        self: "Dataset[Given]", function: Callable[[Given], Made], **options: Unpack[MapOptions]
     ) -> "Dataset[Made]": ...
-
-    @overload
-    def map(
-        self: OfRows, function: Callable[..., Mapping[str, Any]], *, batched: bool, **options: Unpack[AnyMap]
-    ) -> OfRows: ...
-
-    @overload
-    def map(self, function: Callable[..., Any], *, batched: bool, **options: Unpack[AnyMap]) -> "Dataset": ...
-
-    @overload
-    def map(
-        self, function: Callable[..., Any], *, input_columns: Names, **options: Unpack[MapOfColumns]
-    ) -> "Dataset": ...
-
-    @overload
-    def map(self, function: Callable[..., Any], *, fn_kwargs: Keywords, **options: Unpack[MapOfItems]) -> "Dataset": ...
-
-    @overload
-    def map(
-        self: OfRows,
-        function: Callable[[Row, Any], Mapping[str, Any]] | Callable[[Row, Any, Any], Mapping[str, Any]],
-        **options: Unpack[MapOptions],
-    ) -> OfRows: ...
 
     @overload
     def map(
         self: "Dataset[Given]",
         function: Callable[[Given, Any], Any] | Callable[[Given, Any, Any], Any],
+        **options: Unpack[MapOptions],
+    ) -> "Dataset": ...
+
+    @overload
+    def map(
+        self, function: Callable[..., Any], *, input_columns: Names, **options: Unpack[MapOptions]
+    ) -> "Dataset": ...
+
+    @overload
+    def map(
+        self,
+        function: Callable[..., Any],
+        *,
+        fn_kwargs: Keywords,
+        input_columns: Names | None = None,
         **options: Unpack[MapOptions],
     ) -> "Dataset": ...
 
@@ -667,25 +590,6 @@ class Dataset(Base[Item]):
             )
             return with_stage(self, stage)
         return with_stage(self, Map(call=call, remove_columns=removed))
-
-    @overload
-    def filter(self, function: Callable[[Item], Any], **options: Unpack[PlainCall]) -> Self: ...
-
-    @overload
-    def filter(self, function: Callable[[Item, int], Any], *, with_indices: bool, version: Version = None) -> Self: ...
-
-    @overload
-    def filter(self, function: Callable[..., Any], *, batched: bool, **options: Unpack[AnyFilter]) -> Self: ...
-
-    @overload
-    def filter(
-        self, function: Callable[..., Any], *, input_columns: Names, **options: Unpack[FilterOfColumns]
-    ) -> Self: ...
-
-    @overload
-    def filter(
-        self, function: Callable[..., Any], *, fn_kwargs: Keywords, **options: Unpack[FilterOfItems]
-    ) -> Self: ...
 
     def filter(
         self,

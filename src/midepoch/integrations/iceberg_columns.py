@@ -4,7 +4,7 @@ pyiceberg has such a projection too, but it makes empty lists and maps of struct
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -90,6 +90,18 @@ class TableColumns:
     required: frozenset[int] = frozenset()
     """The ids of columns and fields that are never null."""
 
+    def missing(self, rows: int, wanted: pa.Field) -> pa.Array:
+        """The column in place of one that a file lacks."""
+        number = id_of(wanted)
+        value = None if number is None else self.defaults.get(number)
+        if value is not None:
+            return pa.repeat(value, rows)
+        if number in self.required:
+            raise pa.ArrowInvalid(
+                f"it lacks {wanted.name!r}, which is never null in the table and has no default value"
+            )
+        return pa.nulls(rows, wanted.type)
+
 
 class FieldIdIndex(WrappedIndex):
     """An index whose files have the columns of a table. Columns and fields of structs are found by their ids.
@@ -132,8 +144,7 @@ class FieldIdIndex(WrappedIndex):
         stored = [source for source in sources if source is not None]
         inner = self._inner.open(file, pa.schema(stored)) if stored else None
         defaults = {**self._columns.defaults, **(self._values[file] if self._values else {})}
-        missing = Missing(defaults=defaults, required=self._columns.required)
-        return TableBlocks(inner, sources, wanted, self.view.path(file), missing)
+        return TableBlocks(inner, sources, wanted, self.view.path(file), replace(self._columns, defaults=defaults))
 
     def _own(self, file: int) -> Sequence[pa.Field]:
         number = self.view.schema_numbers[file]
@@ -155,26 +166,6 @@ class FieldIdIndex(WrappedIndex):
         return with_ids(own, self._columns.names)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Missing:
-    """What columns and fields are, by id, in a file that lacks them."""
-
-    defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
-    required: frozenset[int] = frozenset()
-
-    def column(self, rows: int, wanted: pa.Field) -> pa.Array:
-        """The column in place of one that is missing."""
-        number = id_of(wanted)
-        value = None if number is None else self.defaults.get(number)
-        if value is not None:
-            return pa.repeat(value, rows)
-        if number in self.required:
-            raise pa.ArrowInvalid(
-                f"it lacks {wanted.name!r}, which is never null in the table and has no default value"
-            )
-        return pa.nulls(rows, wanted.type)
-
-
 class TableBlocks:
     """The blocks of another reader with the columns of a table. ``sources`` are their columns in the file, if any."""
 
@@ -184,10 +175,9 @@ class TableBlocks:
         sources: Sequence[pa.Field | None],
         wanted: pa.Schema,
         path: str,
-        missing: Missing,
+        table: TableColumns,
     ) -> None:
-        self._inner, self._sources, self._wanted, self._path = inner, sources, wanted, path
-        self._missing = missing
+        self._inner, self._sources, self._wanted, self._path, self._table = inner, sources, wanted, path, table
 
     def read(self, block: Block) -> pa.Table | pa.RecordBatch:
         return next(self.read_all([block]))
@@ -197,34 +187,28 @@ class TableBlocks:
         return (self._complete(block, own) for block, own in zip(blocks, stored, strict=False))
 
     def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
-        columns = [
-            self._lacking(block.rows, field)
-            if own is None or source is None
-            else self._converted(own.column(source.name), source, field)
-            for source, field in zip(self._sources, self._wanted, strict=True)
-        ]
+        pairs = zip(self._sources, self._wanted, strict=True)
+        columns = [self._column(block.rows, own, source, field) for source, field in pairs]
         return (pa.RecordBatch if own is None else type(own)).from_arrays(columns, schema=self._wanted)
 
-    def _lacking(self, rows: int, field: pa.Field) -> pa.Array:
+    def _column(self, rows: int, own: Any, source: pa.Field | None, field: pa.Field) -> pa.Array | pa.ChunkedArray:
         try:
-            return self._missing.column(rows, field)
-        except pa.ArrowException as error:
-            raise DataFormatError(f"{self._path}: {error}. Rewrite the file with the columns of the table.") from error
-
-    def _converted(self, column: pa.Array | pa.ChunkedArray, source: pa.Field, field: pa.Field) -> Any:
-        try:
+            if source is None:
+                return self._table.missing(rows, field)
+            column = own.column(source.name)
             if isinstance(column, pa.ChunkedArray):
-                chunks = [_as_field(one, source, field, self._missing) for one in column.chunks]
-                return pa.chunked_array(chunks, field.type)
-            return _as_field(column, source, field, self._missing)
+                return pa.chunked_array(
+                    [_as_field(one, source, field, self._table) for one in column.chunks], field.type
+                )
+            return _as_field(column, source, field, self._table)
         except pa.ArrowException as error:
+            what = "" if source is None else f"{source.name!r} is {source.type}, which does not become {field.type}: "
             raise DataFormatError(
-                f"{self._path} has the column {source.name!r} as {source.type}, which does not become {field.type}: "
-                f"{error}. Rewrite the file with the types of the table."
+                f"{self._path}: {what}{error}. Rewrite the file with the columns and types of the table."
             ) from error
 
 
-def _as_field(column: pa.Array, own: pa.Field, field: pa.Field, lacking: Missing) -> pa.Array:
+def _as_field(column: pa.Array, own: pa.Field, field: pa.Field, table: TableColumns) -> pa.Array:
     """A column of a file as a field of the table: the fields of structs are found by id too."""
     if _is_same(own, field):
         return column
@@ -237,13 +221,13 @@ def _as_field(column: pa.Array, own: pa.Field, field: pa.Field, lacking: Missing
         column = pa.concat_arrays([column, column.slice(0, 0)])
     missing = column.is_null() if column.null_count else None
     if pa.types.is_struct(kind):
-        children = [_child(column, own.type, child, lacking) for child in kind]
+        children = [_child(column, own.type, child, table) for child in kind]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
     if pa.types.is_map(kind):
-        keys = _as_field(column.keys, own.type.key_field, kind.key_field, lacking)
-        items = _as_field(column.items, own.type.item_field, kind.item_field, lacking)
+        keys = _as_field(column.keys, own.type.key_field, kind.key_field, table)
+        items = _as_field(column.items, own.type.item_field, kind.item_field, table)
         return pa.MapArray.from_arrays(column.offsets, keys, items, type=kind, mask=missing)
-    values = _as_field(column.values, own.type.value_field, kind.value_field, lacking)
+    values = _as_field(column.values, own.type.value_field, kind.value_field, table)
     if pa.types.is_large_list(kind):
         return pa.LargeListArray.from_arrays(column.offsets.cast(pa.int64()), values, type=kind, mask=missing)
     return pa.ListArray.from_arrays(column.offsets.cast(pa.int32()), values, type=kind, mask=missing)
@@ -285,12 +269,12 @@ KINDS = (
 """A cast between two types of the same kind keeps values as they are."""
 
 
-def _child(column: pa.StructArray, own: pa.StructType, field: pa.Field, lacking: Missing) -> pa.Array:
+def _child(column: pa.StructArray, own: pa.StructType, field: pa.Field, table: TableColumns) -> pa.Array:
     fields = [own.field(number) for number in range(own.num_fields)]
     source = _find(fields, field)
     if source is None:
-        return lacking.column(len(column), field)
-    return _as_field(column.field(fields.index(source)), source, field, lacking)
+        return table.missing(len(column), field)
+    return _as_field(column.field(fields.index(source)), source, field, table)
 
 
 def _find(fields: Sequence[pa.Field], wanted: pa.Field) -> pa.Field | None:

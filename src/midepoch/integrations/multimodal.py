@@ -119,12 +119,13 @@ class MultiModalIterableDataset(FrontDoor):
         limit, seed = SkipLimit(max_skipped), shuffle_seed if data_seed is None else data_seed
         check_integer("shuffle_seed", seed, least=None)
         frames = None if video_frames is None else check_integer("video_frames", video_frames, least=1)
-        folders = _folders_of(source, data_folder) if isinstance(data_folder, Mapping) else None
         rows, of_lines = _open_rows(source, storage_options, check_trust(trust_shared))
         media = {"image": image_column, "audio": audio_column, "video": video_column}
         columns = {**media, "messages": messages_column}  # the order that states know
         if not of_lines:
             _check_columns(rows, columns)
+
+        sources = source if isinstance(source, list | tuple) else [source]
 
         def messages_in(folder: Any) -> Messages:
             files = NamedFiles(
@@ -132,7 +133,7 @@ class MultiModalIterableDataset(FrontDoor):
                 allow_urls=allow_urls,
                 max_file_bytes=max_file_bytes,
                 storage_options=storage_options,
-                options_for=[os.fspath(one) for one in _listed(source) if isinstance(one, str | os.PathLike)],
+                options_for=[os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)],
             )
             return Messages(
                 processor=processor,
@@ -143,14 +144,20 @@ class MultiModalIterableDataset(FrontDoor):
                 of_lines=of_lines,
             )
 
-        function: Any = messages_in(data_folder) if folders is None else None
-        if folders is not None:
-            functions = {one: messages_in(folder) for one, folder in folders.items()}
-            function = _by_source(rows, functions, storage_options, "lines" if of_lines else None)
+        function: Messages | BySource
+        if isinstance(data_folder, Mapping):
+            folders = _folders_of_files(rows, data_folder, storage_options, "lines" if of_lines else None)
+            functions = {folder: messages_in(folder) for folder in folders}
+            first_rows = file_rows(rows, "data_folder").index.view.file_starts[:-1]
+            function = BySource(tuple(first_rows.tolist()), tuple(functions[folder] for folder in folders))
+        else:
+            function = messages_in(data_folder)
         rows = _shuffled(rows, seed) if shuffle else rows
         if plan_of(rows).pipeline.item_spec[0] != "python":
             rows = rows.with_format("python")
-        call = plan_of(rows).pipeline.call("process", function, with_rng=with_rng, with_indices=folders is not None)
+        call = plan_of(rows).pipeline.call(
+            "process", function, with_rng=with_rng, with_indices=isinstance(function, BySource)
+        )
         changed = {f"{kind}_column": name for kind, name in columns.items() if name != COLUMNS[kind]}
         skip_log = SkipLog() if on_error == "skip" else None
         process = SkipErrors(call=call, limit=limit, skip_log=skip_log, parameters={**changed, "video_frames": frames})
@@ -215,11 +222,6 @@ def _open_rows(source: Any, storage_options: Mapping[str, Any] | None, trust_sha
         return lines, True
 
 
-def _listed(source: Any) -> Sequence[Any]:
-    """The sources: one or several."""
-    return source if isinstance(source, list | tuple) else [source]
-
-
 def _check_columns(rows: Dataset, columns: Mapping[str, str]) -> None:
     """Raise if a column that must exist does not, as far as the columns are known."""
     schema = plan_of(rows).pipeline.schema
@@ -239,7 +241,7 @@ def _shuffled(rows: Dataset, seed: int) -> Dataset:
         raise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class BySource:
     """A function of a row and its number: it calls the function of the source that the row is from."""
 
@@ -258,40 +260,22 @@ class BySource:
         return self.functions[bisect_right(self.first_rows, number) - 1](row, *rng)
 
 
-def _folders_of(source: Any, folders: Mapping[Any, Folder]) -> dict[str, Folder]:
-    """The folder of each source that was named. Raises if these are not the keys of ``folders``."""
-    sources = _listed(source)
-    if not all(isinstance(one, str | os.PathLike) for one in sources):
-        raise TypeError(
-            "data_folder is a dict, which needs the paths of the sources as its keys, and the source is an open "
-            "dataset. Pass the paths as the source, or one data_folder that has all files."
-        )
-    chosen = {os.fspath(one): folder for one, folder in folders.items()}
-    names = [os.fspath(one) for one in sources]
-    if set(names) != set(chosen):
-        missing, unknown = [name for name in names if name not in chosen], [key for key in chosen if key not in names]
-        what = f"has no folder for {missing[0]!r}" if missing else f"names {unknown[0]!r}, which is not a source"
-        raise ValueError(
-            f"data_folder {what}. Its keys must be the sources: {', '.join(map(repr, names))}. The folder may be None "
-            "for rows that name no files."
-        )
-    return {name: chosen[name] for name in names}
-
-
-def _by_source(
-    rows: Dataset,
-    functions: Mapping[str, Messages],
-    storage_options: Mapping[str, Any] | None,
-    format: str | None,
-) -> BySource:
-    """The function for rows of several sources, from the function for each source."""
+def _folders_of_files(
+    rows: Dataset, folders: Mapping[Any, Folder], storage_options: Mapping[str, Any] | None, format: str | None
+) -> list[Folder]:
+    """The folder of each file of the source, from those of the paths that ``data_folder`` names."""
     view = file_rows(rows, "data_folder").index.view
-    owners: dict[str, Messages] = {}
-    for source, function in functions.items():
-        listing = find(source, storage_options, suffixes=file_suffixes(format))
-        owners |= dict.fromkeys(_paths(listing.root, listing.names), function)
-    of_files = tuple(owners[path] for path in _paths(view.root, view.names))
-    return BySource(first_rows=tuple(view.file_starts[:-1].tolist()), functions=of_files)
+    owners: dict[str, Folder] = {}
+    for path, folder in folders.items():
+        listing = find(path, storage_options, suffixes=file_suffixes(format))
+        owners |= dict.fromkeys(_paths(listing.root, listing.names), folder)
+    files = _paths(view.root, view.names)
+    if missing := [file for file in files if file not in owners]:
+        raise ValueError(
+            f"data_folder has no folder for {missing[0]!r}. Its keys must be the sources. The folder may be None for "
+            "rows that name no files."
+        )
+    return [owners[file] for file in files]
 
 
 def _paths(root: str, names: Sequence[str]) -> list[str]:

@@ -11,12 +11,9 @@ import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
-from concurrent.futures import Executor, Future
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
 
 from midepoch.errors import needs
 
@@ -28,14 +25,13 @@ if TYPE_CHECKING:
 
 FILE = "midepoch_loader.json"
 UNREPORTED = "Report checkpoints with loader.report(metrics, folder) in place of ray.train.report."
+MOST_CALLS = 1024
+"""So many calls are tasks of the cluster at a time; others wait."""
 R = TypeVar("R")
-NOTIFYING = threading.Lock()
-_NOTIFIED: "WeakSet[Future[Any]]" = WeakSet()
-"""Cancelled futures that have released those who wait for them, which a future does only once."""
 
 
-class RayExecutor(Executor):
-    """An executor whose calls are tasks of a Ray cluster.
+class RayExecutor(ThreadPoolExecutor):
+    """An executor whose calls are tasks of a Ray cluster. A thread of this process waits for each of them.
 
         with RayExecutor(num_cpus=1) as executor:
             dataset = midepoch.read("s3://bucket/data", executor=executor)
@@ -47,7 +43,7 @@ class RayExecutor(Executor):
 
     If the worker of a call dies, Ray makes the call again, ``max_retries`` times (by default 3). After that, the
     future raises Ray's error. An error of the function itself is raised unchanged; its cause is Ray's error, with the
-    traceback of the worker. Cancelling a future asks Ray to cancel its call, also one that is running.
+    traceback of the worker.
     """
 
     def __init__(self, address: str | None = None, **remote_options: Any) -> None:
@@ -56,53 +52,29 @@ class RayExecutor(Executor):
                 f"address is {address!r}, but this process is connected to a Ray cluster already. Leave the address "
                 "out to use that cluster, or call ray.shutdown() first."
             )
+        super().__init__(MOST_CALLS)
         task = ray.remote(_call)
         self._task = task.options(**remote_options) if remote_options else task
         self._has_connected = not ray.is_initialized()
         if self._has_connected:
             self._sigterm = signal.getsignal(signal.SIGTERM)
             ray.init(address)
-        self._unfinished: set[Future[Any]] = set()
-        self._is_shut_down = False
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         """Run ``fn`` with ``args`` and ``kwargs`` as a task, and return the future of its result."""
-        if self._is_shut_down:
-            raise RuntimeError("This RayExecutor was shut down. Make a new one for further calls.")
-        future: Future[R] = Future()
-        self._unfinished.add(future)
-        reference = self._task.remote(fn, args, kwargs)
-        future.add_done_callback(partial(_cancel, reference))
-        reference.future().add_done_callback(partial(self._finish, future))
-        return future
+        return super().submit(_result, self._task, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; wait for those that are not finished, or cancel them.
+        """Accept no more calls; wait for those that are not finished, or cancel those that have not begun.
 
-        With ``cancel_futures=True`` unfinished calls are cancelled; with ``wait=False`` this returns at once.
+        With ``cancel_futures=True`` calls that have not begun are cancelled; with ``wait=False`` this returns at once.
         A connection that this executor made is closed only after waiting, because that ends all its tasks.
         """
-        self._is_shut_down = True
-        unfinished = list(self._unfinished)
-        if cancel_futures:
-            for future in unfinished:
-                future.cancel()
-        if wait:
-            futures.wait(unfinished)
-            if self._has_connected:
-                self._has_connected = False
-                ray.shutdown()
-                _restore_sigterm(self._sigterm)
-
-    def _finish(self, future: Future[Any], done: Future[Any]) -> None:
-        """Copy what a task returned or raised to its future. Ray calls this in a thread of its own."""
-        if _begin_result(future):
-            error = done.exception()
-            if error is None:
-                future.set_result(done.result())
-            else:
-                future.set_exception(_own_error(error))
-        self._unfinished.discard(future)
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if wait and self._has_connected:
+            self._has_connected = False
+            ray.shutdown()
+            _restore_sigterm(self._sigterm)
 
 
 def _restore_sigterm(handler: Any) -> None:
@@ -120,31 +92,14 @@ def _call(function: Callable[..., R], args: Sequence[Any], kwargs: Mapping[str, 
     return function(*args, **kwargs)
 
 
-def _cancel(reference: Any, future: Future[Any]) -> None:
-    """Cancel the task of a future that was cancelled. Ray may never say that a task is cancelled, so nobody waits."""
-    if future.cancelled():
-        _begin_result(future)
-        ray.cancel(reference)
-
-
-def _begin_result(future: Future[Any]) -> bool:
-    """True if a future waits for its result. One that was cancelled releases those who wait for it, once."""
-    with NOTIFYING:
-        if future.cancelled() and future in _NOTIFIED:
-            return False
-        waits = future.set_running_or_notify_cancel()
-        if not waits:
-            _NOTIFIED.add(future)
-        return waits
-
-
-def _own_error(error: BaseException) -> BaseException:
-    """The error that a function raised, from that which Ray made of it."""
-    cause = getattr(error, "cause", None)
-    if not isinstance(error, ray.exceptions.RayTaskError) or not isinstance(cause, Exception):
-        return error
-    cause.__cause__ = error
-    return cause
+def _result(task: Any, *call: Any) -> Any:
+    """What a task returns. An error of its function is raised as it is, and not as Ray's."""
+    try:
+        return ray.get(task.remote(*call))
+    except ray.exceptions.RayTaskError as error:
+        if not isinstance(error.cause, Exception):
+            raise
+        raise error.cause from error
 
 
 def prepare_loader(loader: "Loader") -> "ReportingLoader":

@@ -162,16 +162,6 @@ def test_an_error_of_the_users_code_names_the_stage_the_row_and_the_line(home, c
         assert re.search(expected, line), line
 
 
-def test_head_of_a_pipeline_starts_at_a_row_of_its_order(home, capsys):
-    expected = list(me.read("data").shuffle(seed=7))[5:8]
-    code, out, _ = run("head data --pipeline lines:shuffled --at 5 -n 3 --json", capsys)
-    assert (code, json.loads(out)) == (0, expected)
-    code, _, err = run("head data --pipeline lines:filtered --at 5", capsys)
-    assert code == 2
-    assert "filter" in err
-    assert run("head data --at 50", capsys) == (0, "no items\n", "")
-
-
 def test_an_interrupted_command_says_so(home, capsys, monkeypatch):
     def interrupted(arguments):
         raise KeyboardInterrupt

@@ -108,14 +108,6 @@ def test_an_example_of_the_page_runs(home, capsys, line):
     assert out.strip()
 
 
-def test_without_a_command_it_prints_its_help(capsys):
-    code, out, err = run("", capsys)
-    assert (code, err) == (0, "")
-    assert out.startswith("usage: midepoch ")
-    for command in ("index", "head", "inspect", "verify", "diff", "trace", "find", "survey", "cache"):
-        assert f"\n    {command} " in out
-
-
 def test_index_says_what_files_hold(home, capsys):
     code, found = value("index data", capsys)
     assert code == 0
@@ -264,13 +256,6 @@ def test_a_question_that_has_no_answer_exits_with_2(home, capsys, line, message)
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
-
-
-def test_a_json_file_without_a_state_is_named(home, capsys):
-    Path("other.json").write_text('{"a": [1, {"b": 2}]}')
-    code, _, err = run("inspect other.json", capsys)
-    assert code == 2
-    assert "other.json has no midepoch state" in err
 
 
 def test_the_states_of_several_ranks_are_not_mistaken_for_one(home, capsys):

@@ -5,7 +5,6 @@ from itertools import islice
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
@@ -57,13 +56,6 @@ def test_what_has_no_positions(dataset):
         dataset.filter(is_kept).as_map()
     with pytest.raises(ValueError, match="as_map after shard is not possible"):
         dataset.shard(2, 0).as_map()
-
-
-def test_a_dataloader_of_torch(dataset):
-    view = dataset.select_columns("id").as_map()
-    assert ids(DataLoader(view, batch_size=8, num_workers=1)) == list(range(60))
-    sampled = ids(DataLoader(view, batch_size=8, sampler=view.sampler(seed=4)))
-    assert sorted(sampled) == list(range(60)) != sampled
 
 
 def test_a_sampler_resumes_on_other_ranks(dataset):

@@ -8,7 +8,7 @@ from datasets.distributed import split_dataset_by_node as split_of_datasets
 
 import midepoch as me
 from midepoch.distributed import split_dataset_by_node
-from worlds import ids, is_kept, plus_one, spread, table, write
+from worlds import ids, is_kept, table, write
 
 SIZES = {"a": 21, "b": 0, "c": 34, "d": 5}
 SPREAD = {"batched": True, "batch_size": 5, "remove_columns": ["text", "tokens", "maybe"]}
@@ -27,10 +27,8 @@ def parts(tmp_path):
 JOINED = {
     "plain": lambda parts: me.concat(list(parts.values())),
     "shuffled": lambda parts: me.concat([part.shuffle(seed=3) for part in parts.values()]).batch(4),
-    "mapped": lambda parts: me.concat([parts["a"].map(plus_one), parts["c"].map(plus_one).shuffle(seed=1)]),
     "filtered": lambda parts: me.concat([parts["a"].filter(is_kept), parts["c"], parts["d"]]),
     "surveyed": lambda parts: me.concat([parts["a"].filter(is_kept).survey(), parts["c"]]).batch(2),
-    "grouped": lambda parts: me.concat([parts["a"].map(spread, **SPREAD), parts["d"].select_columns("id")]),
     "nested": lambda parts: me.concat([me.mix([parts["a"], parts["c"]], stop="all"), parts["d"]]),
     "mixed": lambda parts: me.mix([me.concat([parts["a"], parts["d"]]), parts["c"]], stop="all"),
 }
@@ -54,21 +52,6 @@ def test_resumes_and_resizes(parts, name):
     me.testing.assert_elastic(joined.lanes(4), [(2, 1), (1, 3), (3, 1)])
     if joined.counted:
         assert sum(len(joined.shard(3, rank)) for rank in range(3)) == len(list(joined.lanes(3)))
-
-
-def test_every_lane_reads_the_datasets_in_turn(parts):
-    for rank in range(3):
-        of_parts = [(row >= 21) + (row >= 55) for row in ids(JOINED["plain"](parts).shard(3, rank))]
-        assert of_parts == sorted(of_parts)
-        assert set(of_parts) == {0, 1, 2}
-
-
-def test_traces(parts):
-    loader = me.Loader(JOINED["plain"](parts), batch_size=10)
-    steps = [ids([batch]) for batch in loader]
-    assert [len(loader.trace(step)) for step in range(6)] == [10] * 6
-    assert loader.trace(2)["row"].to_pylist() == [20, *range(9)]
-    assert steps[2] == list(range(20, 30))
 
 
 def test_a_dataset_that_came_later(parts):

@@ -7,15 +7,8 @@ import pytest
 
 import midepoch as me
 from midepoch._common.checks import log_once
-from midepoch.dataset import plan_of
 from midepoch.sources.ahead import OpenFiles
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
-
-
-def test_shuffle_take_and_skip_act_on_the_order_wherever_they_stand(folder):
-    assert ids(me.read(folder).map(plus_one).skip(3).take(4)) == [3, 4, 5, 6]
-    before = ids(me.read(folder).shuffle(1).map(plus_one).take(9))
-    assert before == ids(me.read(folder).map(plus_one).shuffle(1).take(9))
 
 
 @pytest.mark.parametrize("name", ["shuffle", "take", "skip", "train_test_split"])
@@ -128,22 +121,3 @@ def test_sizes_of_windows_are_checked(tmp_path, sizes, error, message):
     dataset = me.read(write_files(tmp_path / "data", [20]))
     with pytest.raises(error, match=message):
         dataset.shuffle(1, **sizes)
-
-
-def test_sizes_of_windows_may_be_numbers_or_strings(tmp_path):
-    dataset = me.read(write_files(tmp_path / "data", [20]))
-    described = [
-        plan_of(one).pipeline.describe()[0] for one in (dataset.shuffle(1), dataset.shuffle(1, window_bytes=512 << 20))
-    ]
-    assert described[0] == described[1]
-    assert described[0] == {
-        "op": "shuffle",
-        "level": "block",
-        "seed": 1,
-        "window": 8192,
-        "window_blocks": 32,
-        "window_bytes": 512 << 20,
-    }
-    assert plan_of(dataset.shuffle(1, level="row", window_blocks=3)).pipeline.describe() == [
-        {"op": "shuffle", "level": "row", "seed": 1}
-    ]

@@ -40,8 +40,3 @@ def test_other_folders_do_not(saved, caplog, content):
     assert len(me.read([saved / "train", saved / "test"])) == 40
     me.read(saved)
     assert not caplog.records
-
-
-def test_who_is_trusted_is_true_or_false(tmp_path):
-    with pytest.raises(TypeError, match="trust_shared must be True or False, got 'no'"):
-        me.read(tmp_path, trust_shared="no")

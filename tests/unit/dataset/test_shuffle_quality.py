@@ -37,9 +37,6 @@ SHUFFLES = {
     "file": lambda dataset: dataset.shuffle(1, level="file"),
     "block": lambda dataset: dataset.shuffle(1, window=150, window_blocks=1),
     "row": lambda dataset: dataset.shuffle(1, level="row"),
-    "twice": lambda dataset: dataset.shuffle(1, level="file").shuffle(2, window=150, window_blocks=1),
-    "take": lambda dataset: dataset.shuffle(1, window=150, window_blocks=1).take(1000),
-    "skip": lambda dataset: dataset.skip(1000).shuffle(1, window=150, window_blocks=1),
     "split": lambda dataset: dataset.train_test_split(0.5).train.shuffle(1, window=150, window_blocks=1),
 }
 
@@ -54,28 +51,10 @@ def test_a_batch_comes_from_the_blocks_that_are_delivered(folder, shuffle):
     assert (quality.rows, quality.blocks, quality.batch_size, quality.lanes) == (len(numbers), 40, BATCH, 1)
 
 
-def test_the_figures_are_those_of_the_present_epoch(folder):
-    dataset = me.read(folder).shuffle(1, window=150, window_blocks=1)
-    first = dataset.shuffle_quality(BATCH)
-    dataset.set_epoch(1)
-    assert dataset.shuffle_quality(BATCH) != first
-    dataset.set_epoch(0)
-    assert dataset.shuffle_quality(BATCH) == first
-
-
 def test_no_data_is_read(folder):
     dataset = me.read(folder).shuffle(1).map(str).batch(7)
     shutil.rmtree(folder)
     assert dataset.shuffle_quality().rows == ROWS
-
-
-def test_rows_in_turn_come_from_all_lanes(folder):
-    dataset = me.read(folder).shuffle(1, window=150, window_blocks=1).lanes(4)
-    quality, numbers = dataset.shuffle_quality(BATCH), delivered(dataset)
-    assert quality.blocks_across_lanes == pytest.approx(np.mean(blocks_in_batches(numbers)))
-    in_lanes = [blocks for lane in range(4) for blocks in blocks_in_batches(numbers[lane::4])]
-    assert quality.blocks_per_batch == pytest.approx(np.mean(in_lanes))
-    assert quality.lanes == 4
 
 
 @pytest.mark.parametrize("mode", ["example", "file"])
@@ -95,13 +74,6 @@ def test_blocks_that_a_filter_rules_out_are_not_counted(tmp_path):
     assert (quality.rows, quality.blocks) == (500, 10)
     assert quality.blocks_per_batch == 10
     assert quality.blocks_of_permutation == 10
-
-
-def test_empty_blocks_are_not_counted(tmp_path):
-    write_numbers(tmp_path / "a.arrow", 0, 0)
-    write_numbers(tmp_path / "b.arrow", 0, 100, rows=50)
-    write_numbers(tmp_path / "c.arrow", 0, 0)
-    assert me.read(tmp_path).shuffle(1, level="row").shuffle_quality(64).blocks == 2
 
 
 def test_a_mixture_names_the_remedy(folder):

@@ -34,15 +34,6 @@ def test_parameters_are_for_type_checkers_alone(rows):
     assert values(opened) == list(range(12))
 
 
-def test_a_class_with_a_parameter_is_a_dataset_like_any_other(rows):
-    class Numbers(me.Dataset[dict[str, int]]):
-        pass
-
-    numbers = from_source(plan_of(rows).pipeline.source, Numbers).shuffle(seed=1)
-    assert type(numbers.batch(4).map(lambda batch: {"n": 1}).with_format("numpy")) is Numbers
-    assert values(copy.copy(numbers)) == values(rows.shuffle(seed=1))
-
-
 def test_types_can_be_looked_up_and_datasets_pickled(rows):
     def prepared(dataset: me.Dataset, loader: me.Loader[int]) -> me.Dataset[dict[str, Any]]:
         raise NotImplementedError

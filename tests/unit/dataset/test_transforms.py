@@ -93,9 +93,3 @@ def test_a_batched_function_with_changing_columns_raises(folder):
         list(me.read(folder).map(moody, **options).batch(7))
     with pytest.raises(me.SchemaMismatchError, match="no column 'nope'"):
         list(me.read(folder).map(moody, **options).select_columns("nope"))
-
-
-def test_random_numbers_do_not_depend_on_the_format(folder):
-    plain = [row["noise"] for row in me.read(folder).map(jitter, with_rng=True)]
-    formatted = [float(row["noise"]) for row in me.read(folder).with_format("numpy").map(jitter, with_rng=True)]
-    assert plain == formatted

@@ -127,11 +127,6 @@ def test_a_rank_that_is_passed_counts_before_that_of_the_launcher(folder, launch
     )
 
 
-@pytest.mark.parametrize("door", WITH_OPTIONS)
-def test_without_a_launcher_all_rows_are_read(folder, launched, door):
-    assert sorted(ids(WITH_OPTIONS[door](folder))) == list(range(ROWS))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -222,9 +217,3 @@ def test_its_workers_scan_the_files_and_it_is_not_kept(numbers, door):
     with Watched(2) as executor:
         INDEXED[door](numbers, executor=executor)
     assert executor.jobs == 0, "the index was there"
-
-
-@pytest.mark.parametrize("door", INDEXED)
-def test_something_else_is_refused_with_what_to_pass(numbers, door):
-    with pytest.raises(TypeError, match=r"executor is a int.*client.get_executor\(\)"):
-        INDEXED[door](numbers, executor=4)

@@ -52,11 +52,6 @@ def test_rows_of_each_source_name_files_in_its_folder(folders):
             assert item["input_ids"] == [10 * row + 9 if part == source else 0 for part in range(3)]
 
 
-def test_the_order_of_sources_is_that_of_the_list(folders):
-    backwards = build(folders, source=list(folders)[::-1], shuffle=False)
-    assert [item["id"] for item in backwards][:: ROWS + 1] == [200, 101, 2]
-
-
 def test_it_resumes_anywhere_and_folders_may_move(folders, tmp_path):
     assert_resumes(build(folders).lanes(3))
     assert_elastic(build(folders).lanes(4), [(2, 1), (1, 3), (3, 1)])
@@ -70,47 +65,18 @@ def test_it_resumes_anywhere_and_folders_may_move(folders, tmp_path):
     assert got + [item["id"] for item in second] == [item["id"] for item in build(moved, shuffle=False)]
 
 
-def test_one_folder_and_a_folder_for_each_source_have_the_same_checkpoints(folders):
-    (source, folder), *_ = folders.items()
-    one = me.MultiModalIterableDataset(source, processor=first_pixel, data_folder=folder)
-    items = iter(one)
-    got = [next(items)["id"] for _ in range(2)]
-    other = build({source: folder}, source=source)
-    other.load_state_dict(one.state_dict())
-    assert sorted(got + [item["id"] for item in other]) == list(range(ROWS))
+def test_a_source_without_a_folder_raises(folders):
+    source = list(folders)
+    folders.popitem()
+    with pytest.raises(ValueError, match=r"data_folder has no folder for '.*blue.*rows\.jsonl'"):
+        build(folders, source=source)
+    with pytest.raises(me.NoDataError):
+        build({**folders, "other": "x"})
 
 
-def test_a_generator_of_the_row_comes_too(folders):
-    def jitter(sample, rng):
-        return {"id": sample["id"], "input_ids": [int(rng.integers(1000))]}
-
-    def numbers():
-        dataset = me.MultiModalIterableDataset(
-            list(folders), processor=jitter, with_rng=True, data_folder=folders, shuffle=False
-        )
-        return [item["input_ids"] for item in dataset]
-
-    assert numbers() == numbers()
-    assert len({tuple(one) for one in numbers()}) > ROWS
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda folders: folders.popitem(), "data_folder has no folder for "),
-        (lambda folders: folders.update(other="x"), "data_folder names 'other', which is not a source"),
-    ],
-)
-def test_a_source_without_a_folder_and_a_folder_without_a_source_raise(folders, change, message):
-    chosen = dict(folders)
-    change(chosen)
-    with pytest.raises(ValueError, match=message):
-        build(chosen, source=list(folders))
-
-
-def test_an_open_dataset_has_no_sources_to_name(folders):
-    with pytest.raises(TypeError, match="the source is an open dataset"):
-        build(folders, source=me.read(list(folders)))
+def test_an_open_dataset_may_have_folders_too(folders):
+    opened = build(folders, source=me.read(list(folders)), shuffle=False)
+    assert list(opened) == list(build(folders, shuffle=False))
 
 
 def test_a_source_without_files_needs_no_folder(folders):
@@ -128,7 +94,6 @@ def test_a_source_without_files_needs_no_folder(folders):
         ({"processor": "tokenize"}, "processor must be a function of a sample, got 'tokenize'"),
         ({"shuffle_seed": 1, "data_seed": 2}, r"shuffle_seed is 1 and data_seed is 2\. Pass one of them"),
         ({"data_seed": 1.5}, "shuffle_seed must be an integer"),
-        ({"rank": 0}, "rank is 0 and num_ranks is None; pass both, or neither"),
         ({"video_frames": 0}, "video_frames is 0; it must be at least 1"),
         ({"trust_shared": "no"}, "trust_shared must be True or False, got 'no'"),
     ],

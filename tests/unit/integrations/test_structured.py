@@ -67,15 +67,6 @@ def test_a_group_has_the_rows_of_its_splits_and_no_others(files, most, window, e
         assert sorted(order.rows(positions).tolist()) == sorted(splits.rows(positions).tolist())
 
 
-def test_small_splits_share_a_window_and_large_ones_have_several():
-    index = index_of([[5]] * 20 + [[10] * 20])
-    step = ShuffleSplits(seed=1, window=40, splitting=Splitting(index=index, most_rows=200))
-    splits = step.permuted(base_of(index), 0, 0)
-    sizes = np.diff(step.groups(splits))
-    assert 200 in sizes.tolist() or sizes.max() >= 200
-    assert len(step.apply(base_of(index), 0, 0).piece_starts("block")) > len(sizes) + 3
-
-
 def test_the_public_signature_has_options_with_their_types_and_defaults():
     options = {one.name: one for one in fields(TableOptions)}
     parameters = inspect.signature(me.StructuredDataset.create_dataloader).parameters
