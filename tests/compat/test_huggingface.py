@@ -214,11 +214,11 @@ def test_A3_relative_paths_mean_other_files_in_another_folder(tmp_path, load, as
 
 def test_A3_a_repository_has_its_own_paths_wherever_one_is(tmp_path, monkeypatch):
     call = {"path": "someone/something", "data_files": "data/*.parquet", "others": {"data_dir": "data"}}
-    here = LoadArguments(**call).key
+    here, files = LoadArguments(**call).key, LoadArguments(**call).witness()
     write_parquet(tmp_path / "data", [4])
     monkeypatch.chdir(tmp_path)
     assert LoadArguments(**call).key == here
-    assert LoadArguments(**call).witness()["files"] == 0
+    assert LoadArguments(**call).witness() == files
 
 
 def test_A3_an_argument_that_says_nothing_of_itself_is_refused(load):
@@ -248,7 +248,7 @@ def test_A3_data_that_grew_is_noticed(load, data, asked, warnings, how, named_by
     how(data)
     assert sorted(ids(load(**call))) == list(range(67))
     (message,) = warnings()
-    assert "loaded and indexed again: its source files have changed. It had" in message
+    assert "loaded and indexed again: its source files have changed." in message
     assert sorted(ids(load(**call))) == list(range(67))
     assert (len(asked), warnings()) == (2, [])
 
@@ -259,7 +259,6 @@ def test_A3_a_local_file_inside_a_url_is_looked_at(data, pattern):
         path="parquet", data_files=[pattern.format(data / "part-0.parquet"), "https://example.com/a.parquet"]
     )
     before = call.witness()
-    assert before["files"] == 1
     grow(data)
     assert call.witness() == before
     pq.write_table(table(0, 5), data / "part-0.parquet")
@@ -309,7 +308,7 @@ def spoil(content):
         (spoil(lambda record: json.dumps(record)[:-20]), "is broken"),
         (spoil(lambda record: "\0\1\2"), "is broken"),
         (spoil(lambda record: []), "is broken"),
-        (spoil(lambda record: record | {"witness": "none"}), "is broken"),
+        (spoil(lambda record: record | {"witness": "none"}), "source files have changed"),
         (spoil(lambda record: record | {"splits": {"train": {"rows": 1}}}), "is broken"),
         (spoil(lambda record: record | {"version": 99}), "another version of midepoch wrote its record"),
     ],

@@ -6,26 +6,12 @@ mixing     mix and concat: several datasets as one
 as_map     the items of an epoch by position, as a column, as frames
 """
 
-from midepoch.dataset.dataset import (
-    Dataset,
-    file_rows,
-    from_source,
-    plan_of,
-    position_of,
-    with_launched_shard,
-    with_order_step,
-    with_plan,
-    with_stage,
-)
-
-__all__ = [
-    "Dataset",
-    "file_rows",
-    "from_source",
-    "plan_of",
-    "position_of",
-    "with_launched_shard",
-    "with_order_step",
-    "with_plan",
-    "with_stage",
-]
+from midepoch.dataset.dataset import Dataset as Dataset
+from midepoch.dataset.dataset import file_rows as file_rows
+from midepoch.dataset.dataset import from_source as from_source
+from midepoch.dataset.dataset import plan_of as plan_of
+from midepoch.dataset.dataset import position_of as position_of
+from midepoch.dataset.dataset import with_launched_shard as with_launched_shard
+from midepoch.dataset.dataset import with_order_step as with_order_step
+from midepoch.dataset.dataset import with_plan as with_plan
+from midepoch.dataset.dataset import with_stage as with_stage

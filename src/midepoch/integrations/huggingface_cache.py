@@ -80,12 +80,12 @@ class LoadArguments:
         mode = self.others.get("download_mode")
         return getattr(mode, "value", mode) not in (None, "reuse_dataset_if_exists")
 
-    def witness(self) -> dict[str, Any]:
-        """The number of local files that the arguments name, and a digest of their names, sizes and times."""
+    def witness(self) -> str:
+        """A digest of the names, sizes and times of the local files that the arguments name."""
         files = sorted({os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)})
         stamps = [stamp_of(file) for file in files]
-        lines = "\n".join(f"{file}\0{stamp.size}\0{stamp.mtime_ns}" for file, stamp in zip(files, stamps, strict=True))
-        return {"files": len(files), "bytes": sum(stamp.size for stamp in stamps), "digest": digest_of(lines)}
+        lines = (f"{file}\0{stamp.size}\0{stamp.mtime_ns}" for file, stamp in zip(files, stamps, strict=True))
+        return digest_of("\n".join(lines))
 
     def load(self, num_proc: int | None, *, broken: bool = False) -> dict[str, SplitFiles]:
         """Let `datasets` prepare the dataset, and return the Arrow files of its splits.
@@ -124,63 +124,39 @@ def split_files(load: LoadArguments, folder: Path, *, reload: bool, num_proc: in
     """The Arrow files of a dataset's splits: from the record if it is up to date, else from `datasets`."""
     path = folder / f"hf-{load.key}.json"
     reload = reload or load.forces_download
-    splits = None if reload else _up_to_date(path, load)
-    if splits is not None:
+    if not reload and (splits := _recorded(path, load)[0]) is not None:
         return splits
     with exclusive_lock(path.with_suffix(".lock")):
-        splits = None if reload else _up_to_date(path, load, warn=True)
-        if splits is None:
-            witness = load.witness()
-            splits = load.load(num_proc, broken=bool(_missing(_recorded(path)[0])))
-            _write(path, {"version": VERSION, "witness": witness, "splits": _plain_splits(splits)})
+        splits, why, is_broken = _recorded(path, load)
+        if splits is not None and not reload:
+            return splits
+        if why and not reload:
+            log.warning("%r is loaded and indexed again: %s", load.path, why)
+        witness = load.witness()
+        splits = load.load(num_proc, broken=is_broken)
+        _write(path, {"version": VERSION, "witness": witness, "splits": _plain_splits(splits)})
     return splits
 
 
-def _up_to_date(path: Path, load: LoadArguments, *, warn: bool = False) -> dict[str, SplitFiles] | None:
-    """The splits of a record, if it exists and nothing has changed since. ``warn`` logs why it cannot be used."""
-    splits, then = _recorded(path, load.path if warn else None)
-    if then is None:
-        return None
-    changed = _what_changed(splits, then, load.witness())
-    if changed and warn:
-        log.warning("%r is loaded and indexed again: %s", load.path, changed)
-    return None if changed else splits
-
-
-def _recorded(path: Path, warn_of: str | None = None) -> tuple[dict[str, SplitFiles], Any]:
-    """The splits of a record, up to date or not, and what the source was then; none, if it cannot be read."""
+def _recorded(path: Path, load: LoadArguments) -> tuple[dict[str, SplitFiles] | None, str, bool]:
+    """The splits of a record if it is up to date, or why it is not, and whether files are missing from the cache."""
     try:
         record = json.loads(read_trusted(path))
-        then = record["witness"]
-        return _read_splits(record), {**then, "files": int(then["files"]), "bytes": int(then["bytes"])}
+        splits, witness = _read_splits(record), record["witness"]
     except FileNotFoundError:
-        pass
+        return None, "", False
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if warn_of is not None:
-            log.warning("The record of %r in %s is broken (%r); it is written again.", warn_of, path, error)
-    return {}, None
-
-
-def _missing(splits: Mapping[str, SplitFiles]) -> list[str]:
-    """The Arrow files that do not exist any more."""
-    return [file for split in splits.values() for file, _ in split.files if not os.path.exists(file)]
-
-
-def _what_changed(splits: Mapping[str, SplitFiles], then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Why a record is out of date; None if it is not."""
-    if then != now:
-        return (
-            f"its source files have changed. It had {count('file', then['files'])} with {then['bytes']:,} bytes; "
-            f"now it has {count('file', now['files'])} with {now['bytes']:,} bytes."
-        )
+        return None, f"its record in {path} is broken ({error!r}).", False
     files = [pair for split in splits.values() for pair in split.files]
-    if missing := _missing(splits):
-        return f"Arrow files are missing from the cache: {len(missing):,} of {len(files):,}, such as {missing[0]}."
-    rewritten = [file for file, stamp in files if stamp_of(file) != stamp]
-    if rewritten:
-        share = f"{len(rewritten):,} of {len(files):,}"
-        return f"Arrow files in the cache were written again: {share}, such as {rewritten[0]}."
-    return None if splits else "another version of midepoch wrote its record."
+    missing = [file for file, _ in files if not os.path.exists(file)]
+    changed = missing or [file for file, stamp in files if stamp_of(file) != stamp]
+    if changed:
+        what = "are missing from the cache" if missing else "in the cache were written again"
+        why = f"Arrow files {what}: {len(changed):,} of {len(files):,}, such as {changed[0]}."
+        return None, why, bool(missing)
+    if not splits:
+        return None, "another version of midepoch wrote its record.", False
+    return (splits, "", False) if witness == load.witness() else (None, "its source files have changed.", False)
 
 
 def saved_splits(path: str) -> dict[str, SplitFiles] | None:

@@ -1,6 +1,5 @@
 """The loader of StructuredDataset: it shares a position with its dataset, and shows progress."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from typing import Any, Literal
 from midepoch._common.jobs import ProgressBar
 from midepoch.dataset import position_of
 from midepoch.delivery.passes import Pass
+from midepoch.delivery.trace import epoch_progress
 from midepoch.loader import Loader
 
 
@@ -38,21 +38,12 @@ class StructuredLoader(Loader):
         return self._with_progress(run, batches) if self.show_progress else batches
 
     def _with_progress(self, run: Pass, in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
-        """The batches, with a progress bar on the terminal: rows of this rank's epoch, and batches per second."""
-        start, total = time.monotonic(), 0
-        with ProgressBar(f"epoch {run.epoch}", unit="rows") as bar:
-            for number, batch in enumerate(chain.from_iterable(in_bulk), start=1):
-                if bar.is_due or number == 1:
-                    rows, total = self._rows_delivered(run)
-                    pace = number / max(1e-9, time.monotonic() - start)
-                    bar.update(rows, total=total, note=f"{pace:,.1f} batches/s")
+        """The batches, with a progress bar on the terminal that counts them."""
+        step, steps = 0, None
+        with ProgressBar(f"epoch {run.epoch}", unit="batches") as bar:
+            for number, batch in enumerate(chain.from_iterable(in_bulk)):
+                if bar.is_due or not number:
+                    _, step, steps = epoch_progress(run)
+                    bar.update(step, total=steps)
                 yield (batch,)
-            bar.update(total)
-
-    def _rows_delivered(self, run: Pass) -> tuple[int, int]:
-        """How many rows of this rank's epoch were delivered, and about how many there are."""
-        progress = run.progress()
-        session = progress.session
-        rows = sum(session.lanes.size(lane) for lane in range(len(session.positions)))
-        total = rows // session.readers
-        return min(total, progress.items * self.plan.pipeline.item_rows), total
+            bar.update(steps or step)
