@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from counted import ROWS, is_kept, is_odd, length_of, named, numbers_in, same_columns
 from legs import check_edits
-from midepoch.stages.pack import windows
+from midepoch.stages.pack.packs import Packs
 from midepoch.testing import assert_elastic, assert_resumes
 
 LAYOUTS = st.tuples(st.integers(1, 3), st.integers(1, 2))
@@ -167,5 +167,5 @@ def test_documents_that_are_not_left_out_would_be_seen(files):
         return {token for item in edited for token in tokens_of(item)}
 
     assert not rest() & gone
-    with patch.object(windows, "not_left_out", lambda keys, context: None):
+    with patch.object(Packs, "keep", lambda layout, kept: layout):
         assert rest() & gone
