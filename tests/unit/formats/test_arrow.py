@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from files import cuts_of, numbers, values, write, write_numbers
+from files import cuts_of, numbers, values, write
 from midepoch.formats import Block, arrow, scan_file
 from midepoch.storage.objects import StoredFile
 from objects import stored
@@ -23,18 +23,6 @@ def test_compressed_arrow(tmp_path, kind, compression):
     assert list(me.read(path)) == [row for batch in batches for row in batch.to_pylist()]
     assert values(me.read(path).skip(1999)) == [3]
     assert sorted(values(me.read(path).shuffle(seed=3, level="row"))) == sorted([0, 1, 2, 3] * 500)
-
-
-def test_a_stream_without_an_end_marker_is_whole(tmp_path):
-    path = write_numbers(tmp_path / "a.arrow", 0, 10)
-    path.write_bytes(path.read_bytes()[:-8])
-    assert values(me.read(path)) == list(range(10))
-
-
-def test_bytes_after_the_end_marker_are_not_read(tmp_path):
-    path = write_numbers(tmp_path / "a.arrow", 0, 10)
-    path.write_bytes(path.read_bytes() + b"whatever follows")
-    assert values(me.read(path)) == list(range(10))
 
 
 def test_wide_schemas_and_long_headers(tmp_path):

@@ -65,12 +65,6 @@ def test_empty_files_and_files_without_rows_among_others_are_fine(tmp_path, kind
     assert len(me.read(tmp_path, format="parquet" if kind == "parquet" else "arrow")) == 8
 
 
-def test_only_empty_files_have_no_columns_to_read(tmp_path):
-    (tmp_path / "a.arrow").touch()
-    with pytest.raises(me.NoDataError, match=r"a\.arrow is empty \(0 bytes\)"):
-        me.read(tmp_path)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_that_hold_no_rows_make_an_empty_dataset(tmp_path, kind):
     path = write(tmp_path / "a.data", [numbers(0, 0)], kind)

@@ -17,15 +17,6 @@ def test_the_bytes_of_a_file_decide_not_its_name(tmp_path, kind, name):
     assert values(me.read(path)) == list(range(10))
 
 
-def test_a_folder_may_mix_formats(tmp_path):
-    write_numbers(tmp_path / "a.parquet", 0, 10, "stream")
-    write_numbers(tmp_path / "b.arrow", 10, 20, "parquet")
-    write_numbers(tmp_path / "c.arrow", 20, 30, "file")
-    dataset = me.read(tmp_path)
-    assert values(dataset) == list(range(30))
-    assert sorted(values(me.read(tmp_path).shuffle(seed=1))) == list(range(30))
-
-
 @pytest.mark.parametrize(
     "garbage", [b"x", b"id,name\n1,a\n", b'{"a": 1\n', b"\x1f\x8b" * 9, bytes(100), b"PAR1" * 9, b"ARROW1\0\0" * 9]
 )
@@ -64,12 +55,6 @@ def test_json_is_recognised_by_its_first_letter_whatever_the_name(tmp_path):
         (tmp_path / name).write_bytes(content)
         assert scan_file(str(tmp_path / name)).format == kind
         assert values(me.read(tmp_path / name)) == [1]
-
-
-@pytest.mark.parametrize("mtime", [0, 1, 1 << 24])
-def test_a_compressed_file_is_recognised_whatever_time_it_has(tmp_path, mtime):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"x": 1}\n', mtime=mtime))
-    assert values(me.read(tmp_path / "a.jsonl.gz")) == [1]
 
 
 def test_the_argument_decides_where_the_bytes_do_not(tmp_path):

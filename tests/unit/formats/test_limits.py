@@ -51,11 +51,6 @@ def test_a_record_of_a_compressed_text_has_the_same_limit(tmp_path):
         assert len(me.read(tmp_path / name, max_record_bytes="8KiB")) == 1
 
 
-def test_the_limit_is_checked_as_an_argument(tmp_path):
-    with pytest.raises(ValueError, match="max_record_bytes is 0; it must be at least 1"):
-        me.read(tmp_path, max_record_bytes=0)
-
-
 def test_the_limit_itself_is_allowed():
     check_inflation("a, block 7", 1, 1000, 1000)
     check_inflation("a, block 7", 10, 1000, 999)

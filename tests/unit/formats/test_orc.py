@@ -5,7 +5,7 @@ import pytest
 from pyarrow import orc
 
 import midepoch as me
-from files import numbers, values, write
+from files import values
 from midepoch.formats import scan_file
 from midepoch.testing import assert_resumes
 from worlds import table
@@ -49,19 +49,6 @@ def test_types(tmp_path):
     path = write_stripes(tmp_path / "a.orc", rows, 2)
     assert me.read(path).schema.types[: len(kinds)] == kinds
     assert list(me.read(path)) == rows.to_pylist()
-
-
-def test_among_other_formats(tmp_path):
-    write_stripes(tmp_path / "a.orc", pa.table({"x": [0, 1, 2]}), 2)
-    write(tmp_path / "b.arrow", numbers(3, 5))
-    (tmp_path / "c.jsonl").write_text('{"x": 5}')
-    assert values(me.read(tmp_path)) == list(range(6))
-
-
-def test_no_rows(tmp_path):
-    path = write_stripes(tmp_path / "a.orc", pa.table({"x": pa.array([], pa.int64())}), 2)
-    assert list(me.read(path)) == []
-    assert me.read(path).schema.names == ["x"]
 
 
 def test_a_truncated_file_is_an_error_that_names_it(tmp_path):

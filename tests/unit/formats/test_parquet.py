@@ -67,15 +67,3 @@ def test_threads_that_read_a_file_side_by_side_never_share_a_reader(tmp_path, mo
     assert up.result() == list(range(10))
     assert down.result() == list(range(9, -1, -1))
     assert len(made) == 2
-
-
-def test_many_threads_read_the_row_groups_of_one_file(tmp_path):
-    path = tmp_path / "a.parquet"
-    table = pa.table({"x": range(20_000), "text": [f"text {number}" for number in range(20_000)]})
-    pq.write_table(table, path, row_group_size=100, compression="zstd")
-    scan = scan_file(str(path))
-    blocks = [Block(number, *place) for number, place in enumerate(scan.blocks)]
-    reader = FORMATS["parquet"].open_blocks(str(path), scan.schema, scan.schema)
-    with ThreadPoolExecutor(4) as pool:
-        read = list(pool.map(reader.read, blocks))
-    assert pa.concat_tables(read).equals(table)

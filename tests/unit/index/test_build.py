@@ -3,7 +3,6 @@
 import copy
 import os
 import pickle
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
@@ -26,12 +25,10 @@ from midepoch.index.build import (
     StoredBlocks,
     _scan_group,
     is_mapped,
-    location_of,
     open_index,
 )
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp
-from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
 from objects import parquet_bytes, stored
 
@@ -53,13 +50,22 @@ def test_the_second_open_scans_nothing(folder, kept, monkeypatch):
     assert values(me.read(str(folder), index_dir=str(kept), columns=["x"])) == list(range(30))
 
 
-def test_a_changed_file_is_scanned_again_and_only_that_one(folder, kept, scanned):
+CHANGES = {
+    "changed": (lambda data: write_numbers(data / "1.arrow", 90, 95, "parquet"), [0, 90, 20], ["1.arrow"]),
+    "new": (lambda data: write_numbers(data / "00.arrow", 90, 95), [0, 90, 10, 20], ["00.arrow"]),
+    "removed": (lambda data: (data / "1.arrow").unlink(), [0, 20], []),
+    "renamed": (lambda data: (data / "1.arrow").rename(data / "9.arrow"), [0, 20, 10], ["9.arrow"]),
+}
+
+
+@pytest.mark.parametrize(("change", "firsts", "names"), CHANGES.values(), ids=CHANGES)
+def test_only_files_that_changed_are_scanned_again(folder, kept, scanned, change, firsts, names):
     me.read(folder, index_dir=kept)
-    assert sorted(scanned) == ["0.arrow", "1.arrow", "2.arrow"]
     scanned.clear()
-    write_numbers(folder / "1.arrow", 100, 105, "parquet")
-    assert values(me.read(folder, index_dir=kept)) == [*range(10), *range(100, 105), *range(20, 30)]
-    assert scanned == ["1.arrow"]
+    change(folder)
+    expected = [row for first in firsts for row in range(first, first + (5 if first == 90 else 10))]
+    assert values(me.read(folder, index_dir=kept)) == expected
+    assert scanned == names
 
 
 def test_a_file_of_the_same_size_with_another_time_is_scanned_again(folder, kept, scanned):
@@ -73,30 +79,6 @@ def test_a_file_of_the_same_size_with_another_time_is_scanned_again(folder, kept
     assert scanned == ["0.arrow"]
 
 
-def test_only_the_new_file_of_a_folder_is_scanned(folder, kept, scanned):
-    me.read(folder, index_dir=kept)
-    scanned.clear()
-    write_numbers(folder / "00.arrow", 90, 95)
-    assert values(me.read(folder, index_dir=kept)) == [*range(10), *range(90, 95), *range(10, 30)]
-    assert scanned == ["00.arrow"]
-
-
-def test_a_removed_file_is_noticed_and_nothing_scanned(folder, kept, scanned):
-    me.read(folder, index_dir=kept)
-    scanned.clear()
-    (folder / "1.arrow").unlink()
-    assert values(me.read(folder, index_dir=kept)) == [*range(10), *range(20, 30)]
-    assert scanned == []
-
-
-def test_a_renamed_file_is_scanned_under_its_new_name(folder, kept, scanned):
-    me.read(folder, index_dir=kept)
-    scanned.clear()
-    (folder / "1.arrow").rename(folder / "9.arrow")
-    assert values(me.read(folder, index_dir=kept)) == [*range(10), *range(20, 30), *range(10, 20)]
-    assert scanned == ["9.arrow"]
-
-
 def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
     def refuse(path, *options):
         raise PermissionError(13, "Permission denied", path)
@@ -104,18 +86,6 @@ def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
     monkeypatch.setattr(build, "scan_file", refuse)
     with pytest.raises(me.NoDataError, match=r"\.arrow cannot be read: Permission denied"):
         me.read(folder, index_dir=kept)
-
-
-def test_a_terminal_sees_the_progress_of_long_indexing(folder, kept, monkeypatch, capsys):
-    monkeypatch.setattr(jobs_module, "QUIET_SECONDS", 0.0)
-    monkeypatch.setattr(jobs_module, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    me.read(folder, index_dir=kept)
-    shown = capsys.readouterr().err
-    assert "indexing [##########--------------------] 1/3 files" in shown
-    assert shown.endswith("[" + "#" * 30 + "] 3/3 files\n")
-    me.read(folder, index_dir=kept)
-    assert capsys.readouterr().err == ""
 
 
 def test_a_rescan_reads_all_files_again(folder, kept, scanned):
@@ -142,11 +112,6 @@ def test_the_index_of_one_large_text_file_shows_that_it_goes_on(tmp_path, kept, 
     assert went_on.is_set()
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones(folder):
-    with pytest.raises(ValueError, match=r"format is 'xml'; it can be 'tar', 'arrow', 'parquet'"):
-        open_index(folder, format="xml")
-
-
 @pytest.mark.parametrize("files", [1, 5, 200])
 def test_workers_of_an_executor_scan_every_file_once(tmp_path, scanned, files):
     ends = list(accumulate([number % 5 + 1 for number in range(files)], initial=0))
@@ -159,26 +124,6 @@ def test_workers_of_an_executor_scan_every_file_once(tmp_path, scanned, files):
     me.read(tmp_path / "data", index_dir=tmp_path / "here")
     (here,), (there,) = (tmp_path / "here").glob("*.index"), (tmp_path / "there").glob("*.index")
     assert here.read_bytes() == there.read_bytes()
-
-
-def test_only_changed_files_are_scanned_by_workers(folder, kept, scanned):
-    me.read(folder, index_dir=kept)
-    scanned.clear()
-    write_numbers(folder / "1.arrow", 100, 105, "parquet")
-    with ThreadPoolExecutor(1) as executor:
-        assert values(me.read(folder, index_dir=kept, executor=executor))[10:15] == list(range(100, 105))
-        assert scanned == ["1.arrow"]
-        me.read(folder, index_dir=kept, executor=executor)
-    assert scanned == ["1.arrow"]
-
-
-def test_other_front_doors_use_the_index_that_workers_built(tmp_path, kept, scanned):
-    write_numbers(tmp_path / "data" / "0.parquet", 0, 10, "parquet")
-    with ThreadPoolExecutor(1) as executor:
-        me.read(tmp_path / "data", format="parquet", index_dir=kept, executor=executor)
-    assert scanned == ["0.parquet"]
-    assert values(me.StructuredDataset(tmp_path / "data", "parquet", index_dir=kept)) == list(range(10))
-    assert scanned == ["0.parquet"]
 
 
 def test_what_is_no_executor_is_refused_even_if_nothing_is_scanned(folder, kept):
@@ -236,14 +181,6 @@ def test_a_pickled_dataset_is_small_however_many_blocks_there_are(tmp_path, kept
     assert len(many) <= len(few) + 20
 
 
-def test_a_local_file_is_named_by_its_path_and_an_object_by_its_version(folder, kept):
-    index = open_index(folder, index_dir=kept)
-    assert location_of(index, 1) == str(folder / "1.arrow")
-    stored = location_of(FileIndex(index.view, Store("s3://bucket/data", {})), 1)
-    assert isinstance(stored, StoredFile)
-    assert str(stored) == str(folder / "1.arrow")
-
-
 def test_only_local_arrow_files_are_mapped(folder, kept):
     index = open_index(folder, index_dir=kept)
     assert [is_mapped(index, file) for file in range(3)] == [True, True, False]
@@ -259,16 +196,6 @@ def test_a_changed_file_is_noticed_and_an_object_is_checked_only_when_read(folde
         index.check(0)
     index.check(1)
     FileIndex(index.view, Store("s3://bucket/data", {})).check(0)
-
-
-def test_files_have_the_columns_that_are_in_them_and_no_others(folder, kept):
-    index = open_index(folder, index_dir=kept)
-    assert index.constants(0) == index.layout == {}
-    assert index.schema(None).names == ["x"]
-    wanted = index.schema(None)
-    for file in range(3):
-        _, block = index.view.block(int(index.view.first_blocks[file]) + 1)
-        assert index.open(file, wanted).read(block)["x"].to_pylist() == [10 * file + number for number in range(4, 8)]
 
 
 CHANGED = DataChangedError("the object was replaced")
@@ -340,12 +267,6 @@ def test_blocks_whose_bytes_are_known_are_fetched_together(file, opened):
     assert numbers(opened(SpannedReader).read_all(BLOCKS)) == [0, 1, 2]
     spans = [(0, 10), (10, 20), (20, 30)]
     assert file.log == [("fetch", spans), ("decode", 0), ("decode", 1), ("decode", 2)]
-
-
-def test_other_blocks_are_read_as_their_reader_reads_them(file, opened):
-    assert numbers(opened(PlainReader).read_all(BLOCKS)) == [0, 1, 2]
-    assert file.log == [("read", 0), ("read", 1), ("read", 2)]
-    assert opened(PlainReader).read(BLOCKS[2])["x"].to_pylist() == [2]
 
 
 def fail(error):

@@ -1,6 +1,5 @@
 """Hive partitions: folders as columns."""
 
-import datetime as dt
 import json
 import pickle
 from dataclasses import replace
@@ -82,14 +81,6 @@ def test_partition_columns_alone_open_no_file(root, monkeypatch):
     )
 
 
-def test_columns_of_folders_have_the_dtype_of_every_output_format(root):
-    dataset = me.read(root, partitioning="hive")
-    (batch,) = dataset.with_format("numpy").batch(16)
-    assert batch["year"].dtype == "int64"
-    (batch,) = dataset.with_format("arrow").batch(16)
-    assert batch.schema.equals(dataset.schema)
-
-
 def test_filters_on_folders_open_only_the_files_in_them(root, files_opened):
     dataset = me.read(root, partitioning="hive", filters=(field("year") == 2023) & (field("place") != "x"))
     assert ids(dataset) == [4, 5, 6, 7]
@@ -97,14 +88,6 @@ def test_filters_on_folders_open_only_the_files_in_them(root, files_opened):
     assert ids(me.read(root, partitioning="hive", filters=field("place").is_null())) == [12, 13, 14, 15]
     assert ids(me.read(root, partitioning="hive", filters=(field("year") > 2023) & (field("id") < 9))) == [8]
     assert ids(me.read(root, partitioning="hive", filters=[("year", "in", [2024, 2025])])) == list(range(8, 16))
-
-
-def test_folders_can_be_cast_in_a_filter(tmp_path, files_opened):
-    for number in range(1, 4):
-        put(tmp_path / "data" / f"day=2024-01-0{number}" / "a.parquet", 4 * number)
-    since = pc.field("day").cast("date32") >= pa.scalar(dt.date(2024, 1, 3))
-    assert ids(me.read(tmp_path / "data", partitioning="hive", filters=since)) == [12, 13, 14, 15]
-    assert files_opened == {2}
 
 
 def test_footers_of_files_in_other_folders_are_not_read(root, monkeypatch):

@@ -38,14 +38,6 @@ def test_an_index_can_be_pickled(folder, tmp_path, kept, in_memory):
     assert copied.path(0) == str(folder / "0.arrow")
 
 
-def test_a_pickled_index_stays_the_one_it_was_when_files_are_added_and_indexed(folder, kept):
-    view = open_index(folder, index_dir=kept).view
-    pickled = pickle.dumps(view)
-    write_numbers(folder / "9.arrow", 0, 99)
-    assert open_index(folder, index_dir=kept).view.rows == view.rows + 99
-    assert pickle.loads(pickled).names == view.names
-
-
 def test_a_pickled_index_is_not_taken_for_another(folder, kept):
     pickled = pickle.dumps(open_index(folder, index_dir=kept).view)
     path = index_file(kept)
@@ -73,22 +65,6 @@ def test_a_worker_that_starts_after_the_index_was_removed_says_why(folder, kept)
         next(iter(loader))
 
 
-def test_rows_and_blocks_are_found_by_number(folder, kept):
-    view = open_index(folder, index_dir=kept).view
-    assert view.rows == 30
-    assert view.file_starts.tolist() == [0, 10, 20, 30]
-    assert view.block_starts.tolist() == [0, 4, 8, 10, 14, 18, 20, 24, 28, 30]
-    assert [view.locate(row) for row in (0, 9, 10, 29)] == [
-        ("0.arrow", 0),
-        ("0.arrow", 9),
-        ("1.arrow", 0),
-        ("2.arrow", 9),
-    ]
-    file, block = view.block(4)
-    assert (file, block.number, block.rows) == (1, 1, 4)
-    assert [view.block(number)[0] for number in range(9)] == [0] * 3 + [1] * 3 + [2] * 3
-
-
 def test_the_row_after_empty_files_and_blocks_is_located_in_the_file_that_has_it(tmp_path, kept):
     (tmp_path / "a.arrow").touch()
     write(tmp_path / "b.arrow", [numbers(0, 0), numbers(0, 2), numbers(0, 0)])
@@ -99,11 +75,6 @@ def test_the_row_after_empty_files_and_blocks_is_located_in_the_file_that_has_it
     rows = np.arange(3)
     blocks = np.searchsorted(view.block_starts, rows, "right") - 1
     assert [view.block(int(block))[0] for block in blocks] == [1, 1, 3]
-
-
-def test_an_index_too_short_for_its_trailer_is_refused():
-    with pytest.raises(ValueError, match="too short"):
-        IndexView("/", pa.py_buffer(b"short"))
 
 
 FORGED = {

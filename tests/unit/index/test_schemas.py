@@ -27,12 +27,6 @@ def text(name="a.csv", **types):
     return FileSchema(name, "text", pa.schema(list(types.items())))
 
 
-def test_equal_schemas_are_the_common_one():
-    one = fixed(x="int64", y="string")
-    assert common_schema([one], None) == one.schema
-    assert common_schema([one, fixed("b.parquet", x="int64", y="string")], None) == one.schema
-
-
 def test_columns_come_in_the_order_that_is_asked_for():
     schemas = [fixed(x="int64", y="string", z="bool"), fixed("b.parquet", z="bool", y="string", x="int64")]
     assert common_schema(schemas, ["z", "x"]).names == ["z", "x"]
@@ -172,44 +166,6 @@ def test_columns_picks_in_the_order_asked_for(tmp_path, kind):
 def test_columns_as_one_string_is_refused(tmp_path):
     with pytest.raises(TypeError, match=r"pass \['x'\]"):
         me.read(write_numbers(tmp_path / "a.arrow", 0, 4), columns="x")
-
-
-def test_the_error_for_a_missing_column_names_the_file_and_its_columns(tmp_path):
-    write(tmp_path / "a.arrow", pa.record_batch({"a": pa.array([1]), "b": pa.array([2])}))
-    write(tmp_path / "b.arrow", pa.record_batch({"a": pa.array([1])}))
-    with pytest.raises(me.SchemaMismatchError, match=r"a\.arrow has no column 'z'\. It has: a, b\."):
-        me.read(tmp_path, columns=["z"])
-    with pytest.raises(me.SchemaMismatchError, match=r"b\.arrow has no column 'b'\. It has: a\."):
-        me.read(tmp_path, columns=["b"])
-    assert values(me.read(tmp_path, columns=["a"]), "a") == [1, 1]
-
-
-@pytest.mark.parametrize("kinds", [("stream", "stream"), ("parquet", "file")])
-def test_another_type_names_both_files_and_the_column(tmp_path, kinds):
-    write(tmp_path / "a.data", pa.record_batch({"x": pa.array([1]), "y": pa.array([1])}), kinds[0])
-    write(tmp_path / "b.data", pa.record_batch({"x": pa.array([1]), "y": pa.array(["s"])}), kinds[1])
-    with pytest.raises(me.SchemaMismatchError, match=r"column 'y' is int64 in a\.data and string in b\.data"):
-        me.read(tmp_path / "*.data")
-    assert values(me.read(tmp_path / "*.data", columns=["x"])) == [1, 1]
-
-
-@pytest.mark.parametrize("extra", ["a", "b"])
-def test_a_column_too_many_names_both_files_and_the_column(tmp_path, extra):
-    for name in "ab":
-        columns = {"x": pa.array([1])} | ({"more": pa.array([0.5])} if name == extra else {})
-        write(tmp_path / f"{name}.arrow", pa.record_batch(columns))
-    other = "b" if extra == "a" else "a"
-    with pytest.raises(
-        me.SchemaMismatchError,
-        match=rf"{extra}\.arrow has a column 'more' \(double\) that {other}\.arrow does not",
-    ):
-        me.read(tmp_path)
-
-
-def test_a_column_that_is_there_twice_is_refused(tmp_path):
-    write(tmp_path / "a.arrow", pa.record_batch([pa.array([1]), pa.array([2])], names=["x", "x"]))
-    with pytest.raises(me.SchemaMismatchError, match=r"a\.arrow has the column 'x' more than once"):
-        me.read(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -46,13 +46,6 @@ def test_blocks_are_views_of_the_table(index):
     assert first["y"].buffers()[2].address == source.address
 
 
-def test_a_table_is_in_no_store_has_no_other_columns_and_does_not_change(index):
-    assert index.store is None
-    assert index.constants(0) == index.layout == {}
-    assert index.view.saved_at is None
-    index.check(0)
-
-
 def test_a_pickled_index_is_the_same(index):
     copied = pickle.loads(pickle.dumps(index))
     assert copied.view.fingerprint == index.view.fingerprint

@@ -98,14 +98,6 @@ def test_file_level_keeps_the_rows_of_a_file_together_and_in_order():
     assert sorted(found) == runs
 
 
-def test_block_level_draws_a_window_from_all_over():
-    order = build_order(sequential([1000] * 10, 10), [Shuffle(seed=0, level="block", window=500)], 0)
-    first = rows(Interval(order, 0, 500))
-    assert len({row // 1000 for row in first}) == 10
-    assert len({row // 10 for row in first}) == 50
-    assert first != sorted(first)
-
-
 def test_a_file_shuffle_after_rows_were_scattered_is_refused():
     with pytest.raises(ValueError, match="rows of a file do not stay together"):
         build_order(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from midepoch.order.orders import Interval, Ranges, Sequential, Shuffle, Slice, build_order, lanes_by_file
+from midepoch.order.orders import Ranges, Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.selection import (
     ChunkedNumbers,
     Deletes,
@@ -175,12 +175,6 @@ def test_rows_that_are_left_out_leave_all_others_in_place(inner, data, level):
     assert order.size == step.size(inner.size)
     owners = np.searchsorted(inner.piece_starts(level), all_rows(order), "right").tolist()
     assert all(len(set(owners[begin:end])) <= 1 for begin, end in pairwise(check_pieces(order, level)))
-
-
-def test_a_lane_loses_only_its_own_rows():
-    lane, step = Interval(Sequential(np.array([0, 20]), np.array([0, 20])), 5, 10), left_out(Without, {2, 6, 12})
-    assert all_rows(step.apply(lane)) == [5, 7, 8, 9]
-    assert step.positions(lane).tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", [Deletes, Without])

@@ -85,15 +85,6 @@ def test_a_piece_of_a_half_lies_in_one_piece_of_the_inner_order(size, data, bloc
             assert len(set().union(*pieces)) == len(pieces)
 
 
-def test_many_positions_and_boundaries_are_hashed_in_turns(monkeypatch):
-    order = halves(0.3)[0].apply(plain(5000))
-    rows, starts = all_rows(order), order.piece_starts("block").tolist()
-    monkeypatch.setattr(selection, "GROUPS_AT_ONCE", 3)
-    again = halves(0.3)[0].apply(plain(5000))
-    assert all_rows(again) == rows
-    assert again.piece_starts("block").tolist() == starts
-
-
 def test_seeds_choose_unrelated_rows_evenly_from_the_whole_dataset():
     size, test_rows = 20_000, 2000
     chosen = np.array([all_rows(halves(test_rows, seed)[1].apply(plain(size))) for seed in range(50)])
@@ -148,25 +139,6 @@ def test_billions_of_rows_need_no_memory(size, test_size):
         assert (starts[0], starts[-1]) == (0, order.size)
         shares.append(set(rows.tolist()))
     assert not shares[0] & shares[1]
-    # Around any row, the two halves have every row once.
-    middle = test.size // 2
-    some = test.rows(np.arange(middle, middle + 2))
-    first, last = int(some[0]), int(some[0]) + 300
-    counted = [_between(order, first, last) for order in (train, test)]
-    assert sorted(counted[0] + counted[1]) == list(range(first, last))
-
-
-def _between(order, first, last):
-    """The rows of an order of rising rows from ``first`` to ``last``, found by bisection."""
-    begin, end = 0, order.size
-    while begin < end:
-        middle = (begin + end) // 2
-        if int(order.rows(np.array([middle]))[0]) < first:
-            begin = middle + 1
-        else:
-            end = middle
-    rows = order.rows(np.arange(begin, min(order.size, begin + last - first)))
-    return rows[rows < last].tolist()
 
 
 def test_the_rows_of_a_seed_never_change():

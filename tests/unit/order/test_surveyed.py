@@ -4,13 +4,12 @@ import pickle
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kept_bits import Bits, starts_of
 from midepoch.order.orders import Ranges, Sequential, Shuffle, Slice, build_order
-from midepoch.order.selection import Chosen, Deletes, KeptRows, Slices, Surveyed, TrainTestSplit, first_scattering
+from midepoch.order.selection import Deletes, Slices, Surveyed, TrainTestSplit, first_scattering
 
 FILES = st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=1, max_size=4)
 
@@ -82,21 +81,3 @@ def test_the_first_step_that_scatters_rows_is_named():
     assert first_scattering((cut, shuffle)) == "shuffle"
     assert first_scattering((deletes, cut)) == "deletes"
     assert first_scattering((TrainTestSplit(half="test", test_size=1, seed=0),)) == "train_test_split"
-
-
-@pytest.mark.parametrize("bug", ["kept_at", "kept_before"])
-def test_a_planted_bug_is_found(bug, monkeypatch):
-    """The rows are one too far, or those before a piece are counted up to its first row."""
-    planted = {
-        "kept_at": lambda self, numbers: np.flatnonzero(self.mask)[np.minimum(numbers + 1, self.mask.sum() - 1)],
-        "kept_before": lambda self, rows: np.cumsum(np.append(self.mask, False))[rows],
-    }
-    bits, inner = Bits([True, False, True, True, False] * 2), Sequential(*starts_of([[3, 2], [5]]))
-
-    def prove():
-        assert all_rows(Chosen(inner, KeptRows(inner, bits))) == np.flatnonzero(bits.mask).tolist()
-
-    prove()
-    monkeypatch.setattr(Bits, bug, planted[bug])
-    with pytest.raises((AssertionError, IndexError)):
-        prove()

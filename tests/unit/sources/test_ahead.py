@@ -26,8 +26,8 @@ from midepoch.sources import ahead, blocks
 from midepoch.sources.ahead import LaneRows, OpenFiles, StepSizes
 from midepoch.sources.blocks import FileBlocks
 from midepoch.sources.files import FileRows
-from midepoch.storage.block_cache import BlockCache, Fetch
 from midepoch.storage import local
+from midepoch.storage.block_cache import BlockCache, Fetch
 from midepoch.values.arrow import gather
 from objects import find
 from worlds import SUFFIXES

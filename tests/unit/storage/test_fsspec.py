@@ -18,8 +18,6 @@ from midepoch.storage.fsspec import (
     FsspecClient,
     FsspecHandle,
     change_number,
-    headers_of,
-    only_for_origin,
     pinned,
     version_of,
 )
@@ -176,12 +174,6 @@ def test_the_same_host_gets_them(target):
         options = {"headers": {"X-Api-Key": "hush"}}
         assert ids(me.read(server.url("x.parquet"), storage_options=options)) == list(range(50))
         assert all(one["x-api-key"] == "hush" for one in server.headers)
-
-
-def test_which_headers_clients_would_send_on():
-    options = {"headers": {"A": 1, "User-Agent": "me"}, "client_kwargs": {"headers": {"authorization": "b", "A": 2}}}
-    assert headers_of(options) == {"A": "1", "User-Agent": "me", "authorization": "b"}
-    assert only_for_origin(headers_of(options)) == ["A"]
 
 
 OLD, NEW = "a" * 40, "b" * 40

@@ -41,11 +41,6 @@ def test_files_sort_folder_by_folder_not_by_the_slash(tmp_path):
     assert find(str(tmp_path / "**/*.arrow")).names == ("a/x.arrow", "a-b/x.arrow", "a.arrow")
 
 
-def test_one_file(folder):
-    assert find(folder / "b.arrow").names == ("b.arrow",)
-    assert values(me.read(str(folder / "b.arrow"))) == [10, 11, 12]
-
-
 def test_a_glob(folder):
     assert find(str(folder / "[!_]*.arrow")).names == ("b.arrow",)
     assert values(me.read(str(folder / "s*" / "*.arrow"))) == [13, 14]
@@ -242,10 +237,3 @@ def test_other_folders_are_not_recognised():
     assert foreign_layout(["index.json", "a.json"]) is None
     assert foreign_layout(["chunk-0-0.bin"]) is None
     assert foreign_layout([]) is None
-
-
-def test_files_that_are_read_are_read_beside_others(tmp_path):
-    (tmp_path / "a.csv").write_text("id\n1\n")
-    for name in ("index.json", "shard.mds", "b.tar.gz"):
-        (tmp_path / name).write_text("{}")
-    assert list(me.read(tmp_path)) == [{"id": 1}]

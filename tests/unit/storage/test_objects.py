@@ -108,20 +108,6 @@ def test_ranges_of_one_fetch_are_requested_side_by_side(monkeypatch):
         assert bytes(fetched.buffer_at(end - begin, begin)) == client.content[begin:end]
 
 
-def test_an_error_of_one_of_several_ranges_is_raised(monkeypatch):
-    file, client = stored(bytes(1 << 20))
-    plain = client.read_at
-
-    def broken(nbytes, offset):
-        if offset > 500_000:
-            raise PermissionError("no")
-        return plain(nbytes, offset)
-
-    monkeypatch.setattr(client, "read_at", broken)
-    with pytest.raises(StoreError, match="refuses access"):
-        file.fetch([(0, 10), (600_000, 600_010)])
-
-
 SPANS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 300)).map(lambda one: (one[0], one[0] + one[1])))
 
 

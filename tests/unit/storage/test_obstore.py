@@ -120,14 +120,6 @@ def test_the_region_comes_from_the_bucket(monkeypatch, status, expected):
         assert opened("s3://bucket/x", key="k", secret="s").config["region"] == expected
 
 
-def test_the_region_is_asked_for_through_the_proxy(monkeypatch):
-    monkeypatch.setattr(options_of_stores, "AWS", "http://nowhere.invalid")
-    with http_store() as proxy:
-        proxy.objects["http://nowhere.invalid/bucket"] = b"", {"x-amz-bucket-region": "eu-central-1"}
-        store = opened("s3://bucket/x", key="k", secret="s", proxy=proxy.url("").rstrip("/"))
-    assert store.config["region"] == "eu-central-1"
-
-
 def test_options_of_gcs_reach_obstore(monkeypatch):
     store = opened("gs://bucket/x", token="t", endpoint="http://127.0.0.1:9")
     assert store.credential_provider() == {"token": "t", "expires_at": None}

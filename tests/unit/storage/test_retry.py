@@ -156,12 +156,6 @@ def test_a_server_may_ask_for_a_wait(monkeypatch, wish, seconds, inner):
     assert waits == [seconds, seconds]
 
 
-def test_waits_grow_to_a_limit():
-    waits = [RetryPolicy().wait(attempt) for attempt in range(1, 9)]
-    assert 0.05 <= waits[0] <= 0.1
-    assert all(2.5 <= wait <= 5.0 for wait in waits[6:])
-
-
 SECRET = "h\u00fcsh/+&='\\\" x"
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pc
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
-from files import values
 from midepoch.formats.text import records as text
 from midepoch.formats.text.csv import record_ends
 from texts import (
@@ -100,12 +98,6 @@ def test_records_end_where_pyarrow_ends_them(content):
         assert count(data[:end]) + count(data[end:]) == count(data), end
 
 
-def test_quotes_in_the_middle_of_a_field_are_letters(tmp_path):
-    (tmp_path / "a.csv").write_text('a,b\n1,5" pipe\n2,"two\nlines"\n3,6"\n4,"x ""y"""\n')
-    with small_blocks(records=1):
-        assert values(me.read(tmp_path), "b") == ['5" pipe', "two\nlines", '6"', 'x "y"']
-
-
 def test_empty_fields(tmp_path):
     (tmp_path / "a.csv").write_text('n,s,e,q\n1,,,""\n,x,NA,""\nNA,NA,,\n')
     assert rows_of(tmp_path) == [
@@ -144,10 +136,3 @@ def test_a_header_alone_has_columns_and_no_rows(tmp_path):
     assert rows_of(tmp_path / "a.csv") == []
     assert me.read(tmp_path / "a.csv").schema.names == ["a", "b"]
     assert rows_of(tmp_path) == [{"a": 1, "b": "x"}]
-
-
-def test_a_csv_without_a_column_that_others_have_is_refused(tmp_path):
-    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "b.csv").write_text("a\n1\n")
-    with pytest.raises(me.SchemaMismatchError, match=r"a\.csv has a column 'b' \(int64\) that b\.csv does not have"):
-        me.read(tmp_path)

@@ -126,20 +126,6 @@ def test_text_and_stated_types_together(tmp_path):
     assert values(me.read(tmp_path, columns=["x"])) == [0, 1, 2, None, None, 3]
 
 
-def test_files_of_clashing_types_are_both_named(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(lines([{"a": {"b": [1]}}]))
-    (tmp_path / "b.jsonl").write_bytes(lines([{"a": {"b": ["x"]}}]))
-    with pytest.raises(me.SchemaMismatchError, match=r"column 'a' is .*int64.* in a\.jsonl and .*string.* in b\.jsonl"):
-        me.read(tmp_path)
-
-
-def test_a_clash_names_the_file_that_brought_the_type(tmp_path):
-    for name, value in (("a", None), ("b", 1), ("c", 0.5), ("d", "x")):
-        (tmp_path / f"{name}.jsonl").write_bytes(lines([{"x": value}]))
-    with pytest.raises(me.SchemaMismatchError, match=r"column 'x' is double in c\.jsonl and string in d\.jsonl"):
-        me.read(tmp_path)
-
-
 @pytest.fixture
 def opened(monkeypatch):
     """How often a compressed file was begun."""
