@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import midepoch
-from midepoch._common.checks import cached_property, check_integer, checked_version, count, parse_size, size_in_words
+from midepoch._common.checks import cached_property, check_integer, checked_version, parse_size, size_in_words
 
 
 @pytest.mark.parametrize("value", [0, 7, np.int32(7), np.uint64(1)])
@@ -47,15 +47,6 @@ def test_a_version_is_none_text_or_an_integer():
         checked_version(1.5)
 
 
-def test_one_is_singular_and_every_other_number_plural():
-    assert count("file", 1) == "1 file"
-    assert [count("file", number) for number in (0, 2, 1234)] == ["0 files", "2 files", "1,234 files"]
-
-
-def test_a_noun_may_have_its_own_plural():
-    assert [count("match", number, "matches") for number in (1, 2)] == ["1 match", "2 matches"]
-
-
 @pytest.mark.parametrize(
     ("nbytes", "words"),
     [
@@ -85,13 +76,6 @@ class Slow:
             self.entered.set()
             self.go_on.wait()
         return [self.computed]
-
-
-def test_it_is_computed_once():
-    slow = Slow()
-    assert slow.value is slow.value
-    assert slow.computed == 1
-    assert Slow.value.__doc__ == "The value."
 
 
 def test_threads_that_compute_at_once_get_one_value():

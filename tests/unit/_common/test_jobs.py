@@ -279,15 +279,6 @@ def work(clock, seconds, *, steps=10, **options):
             bar.update(done)
 
 
-def test_a_terminal_sees_long_work_to_its_end(terminal, clock):
-    work(clock, 30)
-    shown = terminal.getvalue()
-    assert "midepoch: copying" in shown
-    assert "5/10" in shown
-    assert "10/10" in shown.split("\r")[-1]
-    assert shown.endswith("\n")
-
-
 def test_work_of_less_than_two_seconds_shows_nothing(terminal, clock):
     work(clock, 1.9)
     assert terminal.getvalue() == ""
@@ -313,27 +304,6 @@ def test_the_plain_line(terminal, clock):
         "midepoch: epoch 3 [##############################] 4,001/4,000 rows, 7.5 batches/s",
         "midepoch: epoch 3 [##############################] 4,001/4,000 rows, 7.5 batches/s\n",
     ]
-
-
-def test_it_is_drawn_a_few_times_a_second_at_most(terminal, clock):
-    work(clock, 4, steps=4000)
-    assert 5 <= terminal.getvalue().count("\r") <= 12
-
-
-def test_callers_need_not_count_what_is_not_drawn(terminal, clock):
-    with ProgressBar("epoch 0", unit="rows") as bar:
-        assert not bar.is_due
-        clock.now += 2
-        assert bar.is_due
-        bar.update(1)
-        assert not bar.is_due
-
-
-def test_no_work_at_all_can_be_shown(terminal, clock):
-    with ProgressBar("copying", unit="files", total=0) as bar:
-        clock.now += 3
-        bar.update(0)
-    assert terminal.getvalue().endswith("\n")
 
 
 def test_long_work_is_logged_when_it_is_finished(clock, caplog):
@@ -399,17 +369,3 @@ def test_functions_and_blocks_are_timed_also_if_they_fail(now):
         work(3 - work(10 / 3))
     now[0] += 1000
     assert clock.seconds == pytest.approx(5 + 10 / 3)
-
-
-def test_every_thread_has_seconds_of_its_own(now):
-    clock, seen = ThreadClock(), []
-
-    def work():
-        with clock.running():
-            now[0] += 7
-        seen.append(clock.seconds)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert (seen, clock.seconds) == ([7], 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import midepoch
-from midepoch._common.world import aws_region, default_index_dir, launched_rank, mesh_shard, usable_cores
+from midepoch._common.world import default_index_dir, launched_rank, mesh_shard, usable_cores
 
 NAMES = ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "AWS_REGION", "AWS_DEFAULT_REGION")
 
@@ -40,26 +40,12 @@ def test_the_rank_comes_from_the_launcher(monkeypatch, names):
     assert launched_rank() == (2, 4)
 
 
-def test_torchrun_counts_before_slurm(monkeypatch):
-    for name, value in zip(NAMES, ("1", "2", "3", "4"), strict=False):
-        monkeypatch.setenv(name, value)
-    assert launched_rank() == (1, 2)
-
-
 @pytest.mark.parametrize(("rank", "world"), [("4", "4"), ("-1", "2"), ("one", "2"), ("0", ""), ("0", "0")])
 def test_a_rank_that_cannot_be_is_refused(monkeypatch, rank, world):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world)
     with pytest.raises(ValueError, match=f"RANK is '{rank}' and WORLD_SIZE is '{world}'.*must be integers"):
         launched_rank()
-
-
-def test_the_region_of_the_environment(monkeypatch):
-    assert aws_region() is None
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert aws_region() == "eu-west-1"
-    monkeypatch.setenv("AWS_REGION", "us-east-2")
-    assert aws_region() == "us-east-2"
 
 
 def test_an_index_folder_is_chosen_by_the_environment(monkeypatch, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import threading
 from collections import Counter
 from functools import lru_cache
@@ -234,12 +233,6 @@ def test_row_groups_are_decoded_once_whoever_reads(row_groups, decoded, build, g
     assert groups <= len(decoded) <= 40
 
 
-def test_row_groups_are_decoded_once_where_a_filter_leaves_some_out(tmp_path, row_groups, decoded):
-    assert sorted(values(me.read(tmp_path, filters=[("x", ">=", 1550)]).shuffle(1, **WINDOWS))) == [*range(1550, 4000)]
-    assert len(decoded) == 25
-    assert set(decoded.values()) == {1}
-
-
 def test_large_row_groups_in_order_are_decoded_once_where_they_meet_too(row_groups, decoded, monkeypatch):
     monkeypatch.setattr(ahead, "LEAST_HELD_BYTES", 1)
     monkeypatch.setattr(ahead, "STEP_ROWS", 64)
@@ -423,47 +416,6 @@ def test_nothing_is_delivered_of_a_file_that_changed_while_it_was_read_or_copied
     with pytest.raises(DataChangedError, match="was changed while it was in use"):
         next(LaneRows(opened, order).runs(iter([np.arange(400)])))
     opened.close()
-
-
-def test_a_mapped_file_that_looks_broken_because_it_changed_is_reported_as_changed(tmp_path, monkeypatch):
-    path = write_numbers(tmp_path / "a.arrow", 0, 400, rows=40)
-    opened, order, _ = opened_of(open_index(path))
-    view_of = opened.blocks.view_of
-
-    def change_and_view(number):
-        if number == 3:
-            os.utime(path, ns=(0, 0))
-            raise DataFormatError("a.arrow is broken at byte 7")
-        return view_of(number)
-
-    monkeypatch.setattr(opened.blocks, "view_of", change_and_view)
-    with pytest.raises(DataChangedError, match=r"a\.arrow was changed while it was in use"):
-        list(LaneRows(opened, order).runs(iter([np.arange(400)])))
-    opened.close()
-
-
-def test_an_error_of_a_thread_reaches_the_loop_after_the_rows_before_it(row_groups, monkeypatch):
-    make = ahead.make_rows
-
-    def broken(opened, wanted):
-        if wanted[0] >= 256 and threading.current_thread() is not threading.main_thread():
-            raise OSError("disk gone")
-        return make(opened, wanted)
-
-    monkeypatch.setattr(ahead, "make_rows", broken)
-    opened, order, _ = opened_of(file_rows(row_groups, "test").index, sizes=StepSizes(256, 256, 9))
-    got = []
-
-    def read():
-        for run in LaneRows(opened, order).runs(iter([np.arange(4000)])):
-            got.extend(run.keys.tolist())
-            ahead.wait({*filter(None, opened._held.values())})
-
-    with pytest.raises(OSError, match="disk gone"):
-        read()
-    opened.close()
-    assert got == list(range(len(got)))
-    assert len(got) >= 256
 
 
 def remote_index(name, groups=4):
@@ -695,34 +647,6 @@ def test_workers_share_the_cores_that_decode(tmp_path, monkeypatch, kind, cores,
     assert opened.bytes_ahead == (threads - 1) * ahead.BYTES_OF_A_THREAD // 2
     opened.submit(int).result(30)
     assert opened._pools["make"]._max_workers == threads
-    opened.close()
-
-
-def test_threads_may_look_at_more_blocks_than_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "MAX_VIEWS", 1)
-    monkeypatch.setattr(blocks, "MAX_OPEN_FILES", 1)
-    for file in range(3):
-        write_numbers(tmp_path / f"{file}.arrow", 40 * file, 40 * file + 40, rows=1)
-    opened, _, _ = opened_of(open_index(tmp_path))
-    opened.threads, interval = 4, sys.getswitchinterval()
-
-    class Shared(dict):
-        def __setitem__(self, number, view):
-            assert opened.blocks._lock.locked(), "another thread may look for what to drop"
-            super().__setitem__(number, view)
-
-    opened.blocks._views = Shared()
-
-    def look():
-        return [opened.blocks.view_of(number)["x"][0].as_py() for _ in range(20) for number in range(120)]
-
-    sys.setswitchinterval(1e-6)
-    try:
-        found = [opened.submit(look) for _ in range(4)]
-        assert all(future.result(60) == [*range(120)] * 20 for future in found)
-    finally:
-        sys.setswitchinterval(interval)
-    assert len(opened.blocks._views) == len(opened.blocks._open_files) == 1
     opened.close()
 
 

@@ -124,15 +124,6 @@ def test_an_append_only_extends_lanes_and_every_row_comes_once(history, steps, e
         before = after
 
 
-@given(histories(), order_steps, st.integers(1, 4), st.data())
-def test_positions_may_be_asked_in_any_order(history, steps, lanes, data):
-    files, split = history
-    for order in real_lanes(files, split, steps, 1, lanes):
-        positions = data.draw(st.lists(st.integers(0, order.size - 1)) if order.size else st.just([]))
-        whole = rows_of(order)
-        assert order.rows(np.array(positions, np.int64)).tolist() == [whole[position] for position in positions]
-
-
 @given(histories(), order_steps, st.integers(1, 4))
 def test_pieces_cut_a_lane_from_its_start_to_its_end(history, steps, lanes):
     files, split = history
@@ -164,11 +155,6 @@ def test_ranges_are_as_few_as_possible_and_hold_the_numbers(numbers):
     ranges = ranges_of(np.array(sorted(numbers), np.int64))
     assert [number for begin, end in ranges for number in range(begin, end)] == sorted(numbers)
     assert all(end < begin for (_, end), (begin, _) in pairwise(ranges))
-
-
-def test_files_without_rows_can_be_a_generation():
-    files = Files([[], [3], [0, 0]])
-    assert [rows_of(order) for order in real_lanes(files, [[0], [1], [2]], [], 0, 2)] == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize(

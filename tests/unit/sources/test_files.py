@@ -82,19 +82,6 @@ def test_appended_files_come_after_the_rows_that_were_already_there(source):
         assert all(row >= 53 for row in now[len(then) :])
 
 
-def test_a_damaged_list_of_appended_files_raises_when_the_epoch_is_cut(source):
-    with pytest.raises(CheckpointMismatchError, match="names file number 8, but there are 4 files"):
-        source.cut(EpochCut(epoch=0, lanes=2, appended=(((0, 9),),)))
-
-
-def test_mapped_files_do_not_decode(tmp_path):
-    for kind, decodes in (("stream", False), ("parquet", True)):
-        source = FileRows(index=open_index(write_files(tmp_path / kind, [3], [kind])))
-        opened = source.open(1)
-        assert opened.decodes is decodes
-        opened.close()
-
-
 def test_names_for_messages(source):
     suffix = source.index.view.names[0].rpartition(".")[2]
     assert source.label == f"part-0000.{suffix}+3"

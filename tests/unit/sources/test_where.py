@@ -1,13 +1,11 @@
 """read(filters=...): which blocks and columns are read, what raises, and what a state records."""
 
 import json
-import math
 import os
 import pickle
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,11 +15,9 @@ from midepoch.formats import parquet
 from midepoch.index import filters as filters_module
 from midepoch.index.filters import Predicate
 from midepoch.sources import ahead
-from midepoch.sources import lane as source
 from midepoch.sources.blocks import FileBlocks
-from midepoch.stages.flow import RowRun
-from midepoch.testing import assert_elastic, assert_resumes
-from worlds import FORMATS, ids, is_kept, jitter, plus_one, write_files
+from midepoch.testing import assert_resumes
+from worlds import FORMATS, ids, is_kept, jitter, write_files
 
 field = pc.field
 
@@ -125,16 +121,6 @@ def test_every_format_can_be_filtered(tmp_path, kinds):
     assert_resumes(dataset.shuffle(1, window=20), every=5)
 
 
-def test_filters_may_be_lists_as_in_pyarrow_parquet(folder):
-    assert ids(me.read(folder, filters=[("id", ">", 5), ("id", "<=", 8)])) == [6, 7, 8]
-    assert ids(me.read(folder, filters=[[("id", "=", 5)], [("id", "in", [150, 9])]])) == [5, 9, 150]
-
-
-def test_a_filter_may_use_no_columns(folder):
-    assert len(ids(me.read(folder, filters=pc.scalar(True)))) == 200
-    assert list(me.read(folder, filters=pc.scalar(False))) == []
-
-
 def test_a_filter_that_nothing_matches_yields_nothing_and_reads_no_block(folder, blocks_read):
     dataset = me.read(folder, filters=field("id") > 1000)
     assert list(dataset) == list(dataset.shuffle(1)) == list(dataset.shuffle(1, level="row").batch(3)) == []
@@ -156,31 +142,6 @@ def test_random_numbers_of_a_row_do_not_depend_on_the_filter(folder):
         assert row["noise"] == noise[row["id"]]
 
 
-def test_every_stage_after_a_filter_resumes(folder):
-    dataset = me.read(folder, filters=(field("id") > 30) & field("maybe").is_valid()).shuffle(2, window=15).lanes(3)
-    for staged in (dataset.map(plus_one).filter(is_kept).batch(4), dataset.with_format("numpy").batch(3)):
-        assert_resumes(staged, every=7)
-        assert_elastic(staged, [(2, 1), (1, 3)], steps=3)
-    part = me.read(folder, filters=field("id") > 30).shuffle(2)
-    assert_resumes(me.mix([part, me.read(folder)], stop="all"), every=40)
-
-
-def test_assert_resumes_finds_a_cursor_that_is_not_of_its_row(folder, monkeypatch):
-    dataset = me.read(folder, filters=field("maybe").is_valid())
-    assert_resumes(dataset, every=9)
-    true = source.matching
-
-    def planted(*args):
-        for run in true(*args):
-            ends = run.cursors.copy()
-            ends[:] = ends[-1]
-            yield RowRun(run.rows, ends, run.keys)
-
-    monkeypatch.setattr(source, "matching", planted)
-    with pytest.raises(AssertionError):
-        assert_resumes(dataset, every=9)
-
-
 def test_a_filtered_dataset_can_be_pickled(folder):
     dataset = pickle.loads(pickle.dumps(me.read(folder, columns=["id"], filters=field("id").isin([3, 199])).shuffle(1)))
     assert sorted(ids(dataset)) == [3, 199]
@@ -199,71 +160,11 @@ def test_a_state_of_another_filter_raises_and_names_both(folder):
         me.read(folder).load_state_dict(state)
 
 
-def test_a_state_tells_filters_apart_whose_shortened_text_is_equal(folder):
-    long = [me.read(folder, filters=field("id").isin([*range(50), last])) for last in (60, 61)]
-    described = [dataset.state_dict()["fingerprint"]["pipeline"][0] for dataset in long]
-    assert described[0]["digest"] != described[1]["digest"]
-    assert len(described[0]["filter"]) <= 401
-    assert (
-        described[0]
-        == me.read(folder, filters=field("id").isin([*range(50), 60])).state_dict()["fingerprint"]["pipeline"][0]
-    )
-    with pytest.raises(CheckpointMismatchError, match="where"):
-        long[1].load_state_dict(long[0].state_dict())
-
-
 def test_a_state_raises_if_the_filter_now_keeps_other_blocks(folder, monkeypatch):
     state = me.read(folder, filters=field("id") > 100).state_dict()
     monkeypatch.setattr(filters_module, "blocks_that_may_match", lambda index, *_: filters_module.np.ones(20, bool))
     with pytest.raises(CheckpointMismatchError, match="blocks of stage 1, where, was 10 then and is 20 now"):
         me.read(folder, filters=field("id") > 100).load_state_dict(state)
-
-
-def test_the_blocks_that_match_are_kept_beside_the_index(folder, tmp_path, monkeypatch):
-    index_dir = tmp_path / "index"
-
-    def opened(limit=50):
-        return me.read(folder, filters=field("id") < limit, index_dir=index_dir)
-
-    first = ids(opened())
-    (kept,) = index_dir.glob("*.kept")
-    decided, true = [], filters_module._decide
-    monkeypatch.setattr(filters_module, "_decide", lambda *args: (decided.append(1), true(*args))[1])
-    assert (ids(opened()), decided) == (first, [])
-    for broken in (b"", kept.read_bytes()[:-1], kept.read_bytes()[:-1] + b"\xff", b"\0" * 40):
-        kept.write_bytes(broken)
-        assert ids(opened()) == first
-    assert len(decided) == 4
-    kept.unlink()
-    kept.mkdir()  # so that it cannot be written
-    assert ids(opened()) == first
-    pq.write_table(
-        pa.table(
-            {
-                "id": [1],
-                "text": ["a"],
-                "tokens": pa.array([[1]], pa.list_(pa.int32())),
-                "maybe": pa.array([1], pa.int32()),
-            }
-        ),
-        folder / "part-0009.parquet",
-    )
-    assert ids(opened()) == [*first, 1]
-
-
-def test_nan_is_kept_where_arrows_own_scanner_loses_it(tmp_path):
-    table = pa.table({"x": [7.0, math.nan, 8.0]})
-    pq.write_table(table, tmp_path / "a.parquet")
-    expression = ~(field("x") < 9)
-    assert [str(row["x"]) for row in me.read(tmp_path, filters=expression)] == ["nan"]
-    assert ds.dataset(tmp_path / "a.parquet").to_table(filter=expression).num_rows in (0, 1)
-
-
-def test_files_without_statistics_are_read_whole(tmp_path, blocks_read):
-    table = pa.table({"id": range(30)})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10, write_statistics=False)
-    assert ids(me.read(tmp_path, filters=field("id") > 27)) == [28, 29]
-    assert blocks_read == [0, 1, 2]
 
 
 def test_nested_columns_are_filtered_without_statistics(tmp_path):
@@ -272,14 +173,6 @@ def test_nested_columns_are_filtered_without_statistics(tmp_path):
     assert ids(me.read(tmp_path, filters=field("a", "b") == 3)) == [3]
     assert ids(me.read(tmp_path, filters=field("a.b") == 103, columns=["id"])) == [3]
     assert Predicate.of(field("a", "b") == 3, table.schema).columns == ("a",)
-
-
-def test_columns_that_files_do_not_share_can_be_left_out(tmp_path):
-    pq.write_table(pa.table({"id": [1, 2], "a": ["x", "y"], "b": [1, 2]}), tmp_path / "1.parquet")
-    pq.write_table(pa.table({"id": [3, 4], "b": [3, 4]}), tmp_path / "2.parquet")
-    assert ids(me.read(tmp_path, columns=["id"], filters=field("b") > 1)) == [2, 3, 4]
-    with pytest.raises(SchemaMismatchError, match=r"the column 'a', which does not exist\. There are: id, b"):
-        me.read(tmp_path, columns=["id"], filters=field("a") == "x")
 
 
 @pytest.mark.parametrize(

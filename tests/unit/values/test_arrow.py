@@ -1,8 +1,5 @@
 """Arrow columns in every form: Python values equal to_pylist, arrays are views, tensors are copies."""
 
-import json
-import pickle
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,7 +10,7 @@ from columns import DAYS, SCALARS, STAMPS, TYPES, table_of, with_nulls
 from files import KINDS, numbers, write
 from midepoch.formats.base import as_read
 from midepoch.testing import same
-from midepoch.values.columns import arrow_batches, arrow_columns, even_array, storage, to_python
+from midepoch.values.columns import arrow_batches, arrow_columns, even_array, to_python
 
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])
@@ -94,15 +91,6 @@ def test_to_python_equals_to_pylist_in_values_and_types(name):
             assert list(map(type, made)) == list(map(type, part.to_pylist()))
 
 
-def test_text_that_is_not_utf8_raises_as_in_arrow():
-    offsets, data = pa.py_buffer(np.array([0, 1, 3], np.int32)), pa.py_buffer(b"a\xed\xa0")
-    column = pa.Array.from_buffers(pa.string(), 2, [None, offsets, data])
-    with pytest.raises(UnicodeDecodeError):
-        column.to_pylist()
-    with pytest.raises(UnicodeDecodeError):
-        to_python(column)
-
-
 def dictionary_batches(*dictionaries):
     """One batch for each dictionary. Its column holds the values of the dictionary in reverse order."""
     return [
@@ -134,30 +122,6 @@ def test_dictionaries_that_differ_between_batches(tmp_path, kind, options, dicti
     assert [word for one in me.read(path).with_format("numpy").batch(4) for word in one["v"]] == expected
     last = me.read(path).skip(len(expected) - 1)
     assert [row["v"] for row in last] == expected[-1:]
-
-
-def base_of(array):
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-@pytest.mark.parametrize("name", ["int8", "int64", "uint64", "float16", "float32", "float64", "timestamp_us"])
-def test_numpy_batches_of_mapped_arrow_have_the_values_of_the_file(tmp_path, name):
-    arrow_type, plain = TYPES[name]
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(plain * 40, arrow_type)}))
-    first, second = me.read(path).with_format("numpy").batch(100)
-    assert len(second["v"]) == 100
-    assert first["v"].tolist() == pa.array(plain * 20, arrow_type).to_numpy(zero_copy_only=False).tolist()
-
-
-def test_numpy_matrices_of_mapped_arrow_have_the_values_of_the_file(tmp_path):
-    rows = [[float(number), 0.5] for number in range(200)]
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(rows, pa.list_(pa.float32(), 2))}))
-    first, second = me.read(path).with_format("numpy").batch(100)
-    assert first["v"].shape == (100, 2)
-    assert first["v"].dtype == np.float32
-    assert second["v"].tolist() == rows[100:]
 
 
 @pytest.mark.parametrize("kind", [name for name in SCALARS if name.startswith(("int", "uint", "bool"))])
@@ -206,32 +170,6 @@ def test_numbers_become_tensors(tmp_path, name, kind):
     assert [row.item() for row in rows] == plain
 
 
-OTHERS = [
-    "string",
-    "binary",
-    "date32",
-    "timestamp_us_utc",
-    "decimal128",
-    "struct",
-    "map",
-    "dictionary",
-    "null",
-    "time64_us",
-]
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_values_that_are_not_numbers_stay_lists_in_the_form_torch(tmp_path, name):
-    arrow_type, plain = TYPES[name]
-    batches = table_of(arrow_type, plain)
-    path = write(tmp_path / "a.arrow", batches)
-    expected = [row["v"] for batch in batches for row in batch.to_pylist()]
-    (batch,) = me.read(path).with_format("torch").batch(5)
-    assert type(batch["v"]) is list
-    assert batch["v"] == expected
-    assert [row["v"] for row in me.read(path).with_format("torch")] == expected
-
-
 def test_tensors_are_writable_and_independent_of_the_file(tmp_path):
     path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(range(8)), "m": pa.array([[1.0, 2.0]] * 8)}))
     before = path.read_bytes()
@@ -253,39 +191,6 @@ def test_fixed_size_lists_become_matrices(tmp_path, form):
     assert [tuple(batch["v"].shape) for batch in batches] == [(2, 2, 2), (2, 2, 2), (1, 2, 2)]
     assert [row for batch in batches for row in batch["v"].tolist()] == TYPES["matrix"][1]
     assert [tuple(row["v"].shape) for row in me.read(path).with_format(form)] == [(2, 2)] * 5
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_lists_of_equal_length_become_a_matrix_and_others_a_list_of_arrays(tmp_path, form):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[1, 2], [3, 4], [5], [6, 7, 8]])}))
-    even, ragged = me.read(path).with_format(form).batch(2)
-    assert even["v"].tolist() == [[1, 2], [3, 4]]
-    assert type(ragged["v"]) is list
-    array = np.ndarray if form == "numpy" else torch.Tensor
-    assert all(isinstance(one, array) for one in ragged["v"])
-    assert [one.tolist() for one in ragged["v"]] == [[5], [6, 7, 8]]
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_lists_next_to_a_null_list_are_still_arrays(tmp_path, form):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[1, 2], None, [3, 4]])}))
-    (batch,) = me.read(path).with_format(form).batch(3)
-    assert batch["v"][1] is None
-    array = np.ndarray if form == "numpy" else torch.Tensor
-    assert [one.tolist() for one in batch["v"] if isinstance(one, array)] == [[1, 2], [3, 4]]
-
-
-def test_nested_ragged_lists_become_nested_lists_of_tensors(tmp_path):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([[[1, 2], [3]], [[4]]])}))
-    (batch,) = me.read(path).with_format("torch").batch(2)
-    assert [[inner.tolist() for inner in outer] for outer in batch["v"]] == [[[1, 2], [3]], [[4]]]
-    assert all(isinstance(inner, torch.Tensor) for outer in batch["v"] for inner in outer)
-
-
-def test_ragged_lists_of_strings_are_plain_lists_in_the_form_torch(tmp_path):
-    path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array([["a"], ["b", "c"]])}))
-    (batch,) = me.read(path).with_format("torch").batch(2)
-    assert batch["v"] == [["a"], ["b", "c"]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -324,31 +229,6 @@ def test_column_names_can_be_anything(tmp_path):
     assert list(me.read(path)) == batch.to_pylist()
 
 
-def test_python_values_of_simple_rows_survive_json_and_pickle(tmp_path):
-    batch = pa.record_batch({"i": pa.array([1]), "f": pa.array([0.5]), "s": pa.array(["a"]), "l": pa.array([[1]])})
-    row = next(iter(me.read(write(tmp_path / "a.arrow", batch))))
-    assert json.loads(json.dumps(row)) == pickle.loads(pickle.dumps(row)) == batch.to_pylist()[0]
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([[1, 2], [3, 4]]),
-        pa.array([[1, 2], [3, 4]], pa.large_list(pa.int8())),
-        pa.array([[[1], [2]], [[3], [4]]], pa.list_(pa.list_(pa.float32()), 2)),
-        pa.array([1, 2], pa.uint8()),
-        pa.ExtensionArray.from_storage(
-            pa.fixed_shape_tensor(pa.int8(), [2]), pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2))
-        ),
-    ],
-    ids=str,
-)
-def test_numbers_and_equally_long_lists_of_them_are_views(column):
-    plain = storage(column).to_pylist()
-    assert even_array(column).tolist() == plain
-    assert even_array(column.slice(1)).tolist() == plain[1:]
-
-
 @pytest.mark.parametrize("kind", [pa.list_(pa.int16()), pa.large_list(pa.int16()), pa.list_(pa.int16(), 3)], ids=str)
 def test_slices_of_slices_of_lists_are_the_right_views(kind):
     numbers = pa.array(range(40), pa.int16()).slice(7)  # which do not begin at the start of their memory
@@ -370,23 +250,3 @@ def test_nulls_outside_a_slice_make_no_difference():
     assert even_array(column.slice(2)) is None
     assert even_array(column.slice(0, 2)) is None
     assert even_array(pa.array([[], []], pa.list_(pa.int8()))).shape == (2, 0)
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([1, None]),
-        pa.array([[1], [2, 3]]),
-        pa.array([[1], None]),
-        pa.array([[1], [None]]),
-        pa.array([[[1], [2]], [[3], [4, 5]]]),
-        pa.array(["a"]),
-        pa.array([["a"]]),
-        pa.array([True]),
-        pa.array([1, 2]).dictionary_encode(),
-        pa.array([], pa.list_(pa.int8())),
-    ],
-    ids=str,
-)
-def test_other_columns_have_no_even_array(column):
-    assert even_array(column) is None

@@ -83,18 +83,6 @@ def test_with_format_after_and_before_batch_yield_the_same_batches(tmp_path, for
         assert same(one, other)
 
 
-@pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-def test_with_format_python_after_batch_yields_columns_even_for_one_row(tmp_path, form):
-    path = write(tmp_path / "a.arrow", numbers(0, 3))
-    assert list(me.read(path).with_format(form).batch(2).with_format("python")) == [{"x": [0, 1]}, {"x": [2]}]
-
-
-def test_an_unknown_form_raises_when_the_pipeline_is_built(tmp_path):
-    path = write(tmp_path / "a.arrow", numbers(0, 1))
-    with pytest.raises(ValueError, match="'tf'; it can be 'python', 'numpy', 'torch', 'arrow'"):
-        me.read(path).with_format("tf")
-
-
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
@@ -130,19 +118,3 @@ def test_arrow_columns_from_a_function_become_columns_of_the_form():
     assert same(as_column(chunked, "numpy"), np.array([1, 2, 3]))
     assert same(as_column(pa.array([1, 2]), "torch"), torch.tensor([1, 2]))
     assert as_column(range(2), "numpy") == [0, 1]
-
-
-LARGE_TYPES = ["uint8", "float32", "bool", "int64", "float16", "bfloat16", "complex64", "float8_e4m3fn"]
-
-
-@pytest.mark.parametrize("name", LARGE_TYPES)
-def test_large_tensors_of_every_type_are_stacked_to_the_last_bit(name):
-    rng = torch.Generator().manual_seed(0)
-    tensors = [torch.randint(0, 2, (300, 301), generator=rng).to(getattr(torch, name)) for _ in range(3)]
-    for items in (tensors, [tensor.T for tensor in tensors]):
-        stacked = convert(items, "torch")
-        assert stacked.dtype == items[0].dtype
-        assert stacked.is_contiguous()
-        assert torch.equal(stacked.view(torch.uint8), torch.stack(items).view(torch.uint8))
-        stacked.view(torch.uint8).zero_()  # an old torch has no zero of 8 bits
-        assert items[0].contiguous().view(torch.uint8).any(), "it is in memory of its own"

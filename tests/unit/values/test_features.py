@@ -1,7 +1,6 @@
 """The features that `datasets` writes into the Arrow schema."""
 
 import json
-import pickle
 
 import datasets
 import pyarrow as pa
@@ -102,11 +101,6 @@ def test_features_follow_the_columns_that_are_read():
         ("label", "ClassLabel"),
         ("new", "Value"),
     ]
-
-
-def test_features_survive_pickling():
-    features = features_of(schema_of({"label": datasets.ClassLabel(names=["no", "yes"])}))
-    assert pickle.loads(pickle.dumps(features)) == features
 
 
 @pytest.mark.parametrize("levels", [500, 5_000, 100_000])

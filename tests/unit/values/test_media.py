@@ -16,7 +16,7 @@ import midepoch as me
 from media import film
 from midepoch.storage.named_files import NamedFiles
 from midepoch.values import media as media_module
-from midepoch.values.features import Feature, features_of
+from midepoch.values.features import Feature
 from midepoch.values.media import decoded, image, video
 
 SIZE = (5, 3)
@@ -97,11 +97,6 @@ def test_decode_without_arguments_equals_what_datasets_decodes(saved):
         assert same_as_datasets(row, expected)
 
 
-def test_without_decode_bytes_stay_bytes(saved):
-    row = next(iter(opened(saved)))
-    assert row["image"] == {"bytes": picture(0, "JPEG"), "path": None}
-
-
 @pytest.mark.parametrize(
     ("wanted", "changed"),
     [
@@ -128,12 +123,6 @@ def test_decode_can_be_shuffled_batched_counted_resumed_and_pickled(saved):
     assert dataset.state_dict()["fingerprint"]["pipeline"][-1] == {"op": "decode", "fn": "Decode"}
     me.testing.assert_resumes(dataset.map(lambda row: {"gray": pixels(row["gray"])}))
     assert len(list(pickle.loads(pickle.dumps(dataset)))) == 4
-
-
-def test_numpy_values_are_decoded_too(saved):
-    row = next(iter(opened(saved).select_columns(["gray", "many"]).skip(1).with_format("numpy").decode()))
-    assert row["gray"].size == SIZE
-    assert [one.size for one in row["many"]] == [SIZE]
 
 
 def test_columns_of_bytes_are_decoded_as_images_and_others_raise(tmp_path):
@@ -210,23 +199,6 @@ def test_formats_that_open_other_files_or_start_programs_are_not_decoded(tmp_pat
         image(script.getvalue())
 
 
-def test_an_image_is_turned_as_its_exif_orientation_says():
-    exif = PIL.Image.Exif()
-    exif[0x0112] = 6
-    turned = {"bytes": picture(3, "JPEG", exif=exif), "path": None}
-    expected = datasets.Image().decode_example(turned)
-    assert image(turned["bytes"]).size == expected.size == SIZE[::-1]
-    assert pixels(image(turned["bytes"])) == pixels(expected)
-
-
-def test_none_stays_none_in_lists_and_structs():
-    features = datasets.Features({"many": datasets.List(datasets.Image()), "meta": {"thumb": datasets.Image()}})
-    found = features_of(features.arrow_schema)
-    assert decoded(None, found["many"], NamedFiles()) is None
-    assert decoded([None], found["many"], NamedFiles()) == [None]
-    assert decoded({"thumb": None}, found["meta"], NamedFiles()) == {"thumb": None}
-
-
 @pytest.mark.parametrize(("module", "extra", "column"), [("PIL", "image", "gray"), ("soundfile", "audio", "audio")])
 def test_a_missing_library_raises_with_the_install_command(saved, monkeypatch, module, extra, column):
     for name in [name for name in sys.modules if name == module or name.startswith(f"{module}.")]:
@@ -259,18 +231,6 @@ def test_a_truncated_video_still_returns_the_number_of_frames_asked_for(tmp_path
     frames = video(cut, frames=4)
     assert frames.shape == (4, 16, 32, 3)
     assert np.array_equal(frames, video(cut, frames=4))
-
-
-def test_bytes_that_are_not_a_video_raise(tmp_path):
-    for content in (tone(), b"no video"):
-        with pytest.raises(Exception, match="Invalid"):
-            video(content)
-
-
-def test_a_missing_av_raises_with_the_install_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(me.MissingExtraError, match=r"pip install 'midepoch\[video\]'"):
-        video(b"")
 
 
 def test_audio_that_becomes_too_large_is_refused(monkeypatch):

@@ -49,16 +49,6 @@ def test_rows_that_are_left_out_do_not_shift_the_name(tmp_path, dataset):
             list(rows)
 
 
-def test_arrow_and_the_other_columns_can_still_be_read(tmp_path, dataset):
-    assert [row["id"] for row in me.read(tmp_path, columns=["id"])] == list(range(16))
-    assert sum(batch.num_rows for batch in dataset.with_format("arrow")) == 16
-
-
-def test_rows_of_a_worker_name_the_column(dataset):
-    with pytest.raises(me.DataFormatError, match="The column 'text' has text that is not UTF-8"):
-        list(me.Loader(dataset, num_workers=1))
-
-
 def test_rows_of_unknown_origin_name_the_column():
     with pytest.raises(me.DataFormatError, match=r"The column 'text' .* in a row .without workers"):
         Rows(texts(8, 16)).columns()

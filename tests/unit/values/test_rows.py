@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
-from files import numbers, values, write, write_numbers
+from files import write_numbers
 from midepoch.testing import assert_resumes
 from midepoch.values.rows import Rows, concat
 
@@ -40,22 +40,6 @@ def test_picked_rows_are_those_at_the_indices_as_dicts_columns_and_arrow(sizes, 
     assert all(type(column) is list for column in columns.values())
     assert repr(columns) == repr({name: [row[name] for row in expected] for name in rows[0]})
     assert repr(picked.to("arrow").columns().to_pylist()) == repr(expected)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 1024, 1025, 2049])
-def test_a_shuffle_whose_last_run_has_one_row_yields_that_row(tmp_path, rows):
-    dataset = me.read(write_numbers(tmp_path / "a.arrow", 0, rows, rows=100)).shuffle(1)
-    assert sorted(values(dataset)) == list(range(rows))
-    assert sorted(value for batch in dataset.batch(1) for value in batch["x"]) == list(range(rows))
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 3])
-def test_drop_last_drops_only_the_last_short_batch_of_each_lane(tmp_path, lanes):
-    path = write(tmp_path / "a.arrow", [numbers(start, start + 3) for start in range(0, 42, 3)])
-    dataset = me.read(path).lanes(lanes)
-    for size in (2, 4, 7, 50):
-        whole = [batch for batch in dataset.batch(size) if len(batch["x"]) == size]
-        assert list(dataset.batch(size, drop_last_batch=True)) == whole
 
 
 def test_a_function_after_batch_is_called_batch_by_batch_when_asked_for(tmp_path):
@@ -100,13 +84,6 @@ def test_packs_join_other_columns_of_a_batched_function_in_their_form(tmp_path, 
     assert_resumes(dataset)
     kinds = {type(value) for pack in dataset for value in pack["n"]}
     assert kinds == {type(None), np.int64 if form == "numpy" else torch.Tensor}
-
-
-def test_numbers_of_a_batched_function_become_numbers_of_the_form(tmp_path):
-    rows = list(with_gaps(tmp_path, "numpy"))
-    assert [type(row["n"]) for row in rows[:3]] == [type(None), np.int64, np.int64]
-    assert [type(row["mixed"]) for row in rows[:2]] == [np.float64, np.int64]
-    assert rows[3]["tokens"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("form", ["python", "numpy"])

@@ -100,16 +100,6 @@ def test_rows_of_several_batches_are_gathered_in_any_order(length):
         assert gathered.to_pylist() == [chosen[place] for place in places]
 
 
-def test_a_copy_of_long_lists_shares_no_memory_with_the_block():
-    memory = np.arange(4 * LONG_BYTES, dtype=np.int32)
-    offsets = pa.array(np.arange(5, dtype=np.int32) * LONG_BYTES)
-    batch = pa.record_batch({"v": pa.ListArray.from_arrays(offsets, pa.array(memory))})
-    taken = take(batch, np.array([1]))
-    memory[:] = -1
-    assert batch["v"][1].as_py()[0] == -1
-    assert taken["v"][0].as_py()[0] == LONG_BYTES
-
-
 def plain(value):
     """Arrays and tensors as lists."""
     return value.tolist() if hasattr(value, "tolist") else value

@@ -11,7 +11,7 @@ import torch
 
 import midepoch as me
 from midepoch import loader as loaders
-from midepoch.delivery.passes import EMPTY, Turns
+from midepoch.delivery.passes import Turns
 from midepoch.errors import StaleIteratorError
 from midepoch.workers import device as devices
 from midepoch.workers.device import CudaCopies, check_device, on_device, start_copies
@@ -72,12 +72,6 @@ def test_batches_equal_those_of_the_processor(dataset, workers):
     assert [plain(row) for row in loader] == expected  # the next epoch
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batch_is_handed_over_after_its_copies(dataset, late, workers):
-    received = [plain(row) for row in me.Loader(dataset, num_workers=workers, device="cpu")]
-    assert received == [plain(row) for row in me.Loader(dataset)]
-
-
 def items(*numbers):
     return [{"long": torch.full((2,), number)} for number in numbers]
 
@@ -85,12 +79,6 @@ def items(*numbers):
 def test_copies_of_the_next_batch_begin_before_a_batch_is_handed_over(late):
     assert len(list(on_device((Turns(items(number), ()) for number in range(3)), CPU))) == 3
     assert late == ["start 0", "start 1", "wait 0", "start 2", "wait 1", "wait 2"]
-
-
-def test_many_batches_that_arrive_together_are_copied_one_ahead(late):
-    handed = on_device((Turns(items(0, 1, 2), ()) for _ in range(1)), CPU)
-    next(handed)
-    assert late == ["start 0", "start 1", "wait 0"]
 
 
 def test_a_batch_is_handed_over_before_the_next_is_waited_for(late):
@@ -144,12 +132,6 @@ def test_an_iterator_that_is_out_of_date_delivers_nothing_more(dataset):
         next(rows)
 
 
-def test_padding_is_copied_too(dataset, late):
-    last, other = (me.Loader(dataset.shard(7, rank), device="cpu") for rank in (6, 0))
-    assert len(list(last)) == len(list(other)) == 9
-    assert len([line for line in late if line.startswith("start")]) == 2 * 9
-
-
 @dataclass(frozen=True)
 class Sample:
     pixels: torch.Tensor
@@ -195,11 +177,6 @@ def test_batches_without_a_tensor_are_an_error(tmp_path):
     with pytest.raises(TypeError, match="the first batch has none"):
         next(iter(me.Loader(dataset.with_format("python"), batch_size=2, device="cpu")))
     assert len(list(me.Loader(dataset, batch_size=2, device="cpu"))) == 3
-
-
-def test_empty_turns_are_not_looked_into():
-    turns = [Turns((EMPTY,), ((),)), Turns([{"one": torch.ones(1)}], (((),),))]
-    assert len(list(on_device((one for one in turns), CPU))) == 2
 
 
 @pytest.mark.parametrize(

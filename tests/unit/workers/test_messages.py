@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exact import same
-from midepoch.delivery.passes import EMPTY, Turns
+from midepoch.delivery.passes import Turns
 from midepoch.values.rows import RowItems, RowRounds, Rows, row_items
 from midepoch.workers.messages import frames_of, read_message
 
@@ -97,16 +97,6 @@ def test_arrays_arrive_as_pickle_sends_them(array):
     assert arrived.tolist() == expected.tolist()
 
 
-class Note(np.ndarray):
-    pass
-
-
-def test_other_classes_of_arrays_keep_their_class():
-    arrived = sent(np.arange(LARGE).view(Note))
-    assert type(arrived) is Note
-    assert arrived.tolist() == list(range(LARGE))
-
-
 numbers = torch.arange(2 * LARGE)
 TENSORS = {
     **{str(dtype): (numbers % 2).to(dtype) for dtype in (torch.bool, torch.uint8, torch.int32, torch.int64)},
@@ -157,12 +147,6 @@ def test_one_object_in_two_places_of_an_item_stays_one():
     assert arrived["c"][0] is arrived["c"][1]
 
 
-def test_record_batches_arrive():
-    batch = pa.RecordBatch.from_pydict({"text": ["x" * LARGE, None, "é"], "n": [1, None, 3], "l": [[1], [], None]})
-    assert sent(batch).equals(batch, check_metadata=True)
-    assert sent({"b": [batch]})["b"][0].equals(batch)
-
-
 def test_the_names_of_the_values_of_lists_arrive():
     """Pickle alone forgets those of fixed-size lists, which Parquet calls "element"."""
     vector = pa.list_(pa.field("element", pa.float32(), nullable=False), 2)
@@ -178,15 +162,6 @@ def test_a_tensor_owns_its_memory_so_a_file_with_it_is_small():
     file = io.BytesIO()
     torch.save(sent(batch)["packs"][3], file)
     assert len(file.getvalue()) < 4000
-
-
-def test_turns_at_lanes_that_have_run_out_arrive_as_such():
-    turns = Turns([1, EMPTY, "two", EMPTY], [[(1, 5), (2, 6)], []], np.array([2**64 - 1, 0, 7, 0], np.uint64))
-    chunks = arrived_turns(turns)
-    assert [chunk.items for chunk in chunks] == [[1], [EMPTY], ["two"], [EMPTY]]
-    assert [chunk.is_empty for chunk in chunks] == [False, True, False, True]
-    assert [chunk.cursors for chunk in chunks] == [[(1, 5)], [], [(2, 6)], []]
-    assert [chunk.hashes for chunk in chunks] == [[2**64 - 1], [0], [7], [0]]
 
 
 TYPES = {
@@ -267,13 +242,6 @@ def test_rows_of_several_lanes_come_one_of_each_lane(form, size):
     )
     items = RowRounds(parts)
     assert same(sent_rows(items), list(items))
-
-
-def test_tensors_of_a_batch_of_rows_own_their_memory():
-    columns = {"x": pa.array([[1, 2]] * 3000, pa.list_(pa.int64(), 2)), "y": [[1] * (n % 7) for n in range(3000)]}
-    arrived = sent_rows(RowItems(Rows(pa.RecordBatch.from_pydict(columns), "torch"), 30))
-    for tensor in (arrived[5]["x"], arrived[5]["y"][6]):
-        assert tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def test_other_columns_are_sent_item_by_item():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch.delivery.passes import EMPTY, Turns
-from midepoch.values.rows import RowItems, RowRounds, Rows
+from midepoch.values.rows import RowItems, Rows
 from midepoch.workers import process
 from midepoch.workers.messages import MESSAGE_BYTES, read_message
 from midepoch.workers.process import PLACE, Sender
@@ -87,15 +87,6 @@ def test_items_of_any_size_arrive_in_order(sizes, at_once, data):
         assert type(arrived) is type(item)
         assert np.array_equal(arrived, item)
     memory.free()
-
-
-def test_turns_at_lanes_that_have_run_out_arrive_as_such(memory):
-    main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=None)
-    sender.send(Turns([1, EMPTY, 2, EMPTY], [[(1,), (2,)], []]))
-    sender.send(Turns([3], ()))
-    sender.flush()
-    assert main.rest() == [(1, (1,)), (EMPTY, None), (2, (2,)), (EMPTY, None), (3, None)]
 
 
 @pytest.mark.parametrize(("ahead", "most"), [(1, 1), (2, 2), (8, 11)])
@@ -184,27 +175,6 @@ def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monke
     if pause > 0 and ahead is None:
         size = sum(map(len, texts))
         assert sent <= 2 * -(-size // MESSAGE_BYTES), "the messages are at least half full"
-
-
-@pytest.mark.parametrize("size", [None, 3])
-@pytest.mark.parametrize("ahead", [None, 1, 9, 12])
-def test_rows_of_several_lanes_come_one_of_each_lane(memory, size, ahead):
-    parts = tuple(
-        RowItems(Rows(pa.RecordBatch.from_pydict({"x": [f"{lane} {number}" for number in range(300)]})), size)
-        for lane in range(4)
-    )
-    items = RowRounds(parts)
-    cursors = [np.arange(2 * len(part)).reshape(-1, 2) + 1000 * lane for lane, part in enumerate(parts)]
-    main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=ahead)
-    sender.send(Turns(items, cursors))
-    sender.flush()
-    turns, values = main.rest(), [list(part) for part in parts]
-    assert [item for item, _ in turns] == [values[number % 4][number // 4] for number in range(len(items))]
-    assert [cursor for _, cursor in turns] == [
-        tuple(cursors[number % 4][number // 4].tolist()) for number in range(len(items))
-    ]
-    assert ahead is None or main.most_ahead <= 1.5 * ahead
 
 
 class Clock:

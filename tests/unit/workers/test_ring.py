@@ -65,16 +65,6 @@ def test_it_has_no_name():
     memory.free()
 
 
-def test_its_memory_is_given_back_although_others_inherited_the_file():
-    memory = SharedMemory()
-    memory.grow(STEP)
-    inherited = os.dup(memory._file)
-    assert os.fstat(inherited).st_blocks > 0
-    memory.free()
-    assert os.fstat(inherited).st_size == 0
-    os.close(inherited)
-
-
 def test_no_room_is_an_error_that_says_what_to_do(monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
