@@ -10,12 +10,12 @@ Blocks of mapped files are views. They are not requested, and rows are copied st
 
 import os
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from threading import Event, current_thread
 from typing import TypeVar
 
@@ -79,8 +79,26 @@ CLOSE_SECONDS = 2.0
 """How long requests under way are waited for when a reader is closed. They end by themselves after that."""
 
 Made = TypeVar("Made")
-Fetched = Future[dict[int, Data]]
-"""Blocks of one file that are fetched together."""
+
+
+@dataclass(slots=True)
+class HeldBlock:
+    """A block that lanes need: on its way, or in memory."""
+
+    number: int
+    nbytes: int
+    """Its bytes in memory; an estimate until it is there."""
+    users: int = 0
+    """How many lanes need it."""
+    request: Future[None] | None = None
+    """What fetches it, with others of its group; None until it is requested."""
+    data: "Data | None" = None
+    """Its rows, once they are there."""
+
+    @property
+    def is_done(self) -> bool:
+        """True if nobody has to wait for it: it is in memory, or could not be fetched."""
+        return self.request is not None and self.request.done()
 
 
 class OpenFiles:
@@ -116,12 +134,7 @@ class OpenFiles:
         self.sizes = StepSizes.of(
             index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0, self.threads
         )
-        self._held: dict[int, Fetched | None] = {}
-        """The blocks that lanes hold, each with the group in which it is fetched; None until it is requested."""
-        self._users = Counter[int]()
-        """How many lanes hold each of them."""
-        self._nbytes: dict[int, int] = {}
-        """The bytes of each of them in memory; an estimate until it is there."""
+        self._held: dict[int, HeldBlock] = {}
         self._indexed, self._decoded = 0, 0
         """The bytes of all blocks that were read: in the index, and in memory."""
         self._joining: list[int] = []
@@ -129,10 +142,7 @@ class OpenFiles:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._stop = Event()
         """Set when nobody waits for requests any more."""
-        self._process, self._getpid = (
-            os.getpid(),
-            os.getpid,
-        )  # kept, because modules are emptied at the interpreter's end
+        self._process, self._getpid = os.getpid(), os.getpid  # modules are emptied when the interpreter exits
         self._counts, self._store = ReadCounts(), index.store
         self._earlier_retries = 0 if index.store is None else index.store.retries
 
@@ -161,8 +171,8 @@ class OpenFiles:
                 if self._joining and not self._joins(self._joining, number):
                     self.request()
                 self._joining.append(number)
-                self._held[number], self._nbytes[number] = None, self.expected_bytes(number)
-            self._users[number] += 1
+                self._held[number] = HeldBlock(number, self.expected_bytes(number))
+            self._held[number].users += 1
 
     def request(self, unless: Callable[[Sequence[int]], bool] = lambda _: False) -> None:
         """Request the last blocks that are held, ``unless`` it is said of them that they can wait for more to join."""
@@ -170,54 +180,54 @@ class OpenFiles:
         if not group or (self._joins(group, group[-1] + 1) and unless(group)):
             return
         self._joining = []
-        fetched = self.submit(self._read, group, fetches=True)
-        self._held |= {number: fetched for number in group if number in self._held}
+        request = self.submit(self._read, group, fetches=True)
+        for held in filter(None, map(self.held, group)):
+            held.request = request
 
-    def _read(self, group: Sequence[int]) -> dict[int, Data]:
-        read = self.blocks.read(group)
-        sizes = {number: data.get_total_buffer_size() for number, data in read.items()}
-        self._nbytes |= {number: size for number, size in sizes.items() if number in self._held}
-        self._indexed += int(self.view.block_lengths[group].sum())
-        self._decoded += sum(sizes.values())
-        return read
+    def _read(self, group: Sequence[int]) -> None:
+        try:
+            read = self.blocks.read(group)
+        except Exception:
+            if len(group) == 1:
+                raise
+            return  # each is read alone when it is needed, so those before a damaged one are delivered
+        for number, data in read.items():
+            nbytes, held = data.get_total_buffer_size(), self.held(number)
+            self._indexed += int(self.view.block_lengths[number])
+            self._decoded += nbytes
+            if held is not None:
+                held.data, held.nbytes = data, nbytes
 
     def expected_bytes(self, number: int) -> int:
         """The bytes of a block in memory, if it grows as those did that were read."""
         growth = max(1.0, self._decoded / max(1, self._indexed))
         return int(growth * self.view.block_lengths[number])
 
-    def nbytes(self, number: int) -> int:
-        """The bytes of a block that is held."""
-        return self._nbytes[number]
-
     def release(self, numbers: Iterable[int]) -> None:
         """Drop blocks that no other lane holds. Not in a forked process, where locks of futures may be held forever."""
         if self._process != self._getpid():
             return
         for number in numbers:
-            self._users[number] -= 1
-            if not self._users[number]:
-                fetched = self._held.pop(number)
-                del self._users[number], self._nbytes[number]
-                if fetched is not None and _has_come(fetched):
-                    fetched.result().pop(number, None)  # also while others of its group are needed
+            self._held[number].users -= 1
+            if not self._held[number].users:
+                del self._held[number]
 
-    def fetched(self, number: int) -> Fetched | None:
-        """The group in which a block that is held is fetched; None if it is not held, or not requested."""
+    def held(self, number: int) -> HeldBlock | None:
+        """A block that some lane holds."""
         return self._held.get(number)
 
     def data(self, number: int) -> Data:
         """The rows of a block: a view, or in memory, or read now.
 
-        It is read alone if its group failed, maybe at another block. Nobody waits here for one on its way: the thread
-        that is to read it may be this one.
+        Nobody waits here for one on its way: the thread that is to read it may be this one.
         """
-        fetched = self.fetched(number)
-        if fetched is not None and fetched.cancelled():
-            raise StaleIteratorError("This iterator is out of date: what it reads was closed.")
-        data = fetched.result().get(number) if fetched is not None and _has_come(fetched) else None
-        if data is not None:
-            return data
+        held = self.held(number)
+        if held is not None and held.request is not None and held.request.done():
+            if held.request.cancelled():
+                raise StaleIteratorError("This iterator is out of date: what it reads was closed.")
+            held.request.result()  # raises if it failed
+            if held.data is not None:
+                return held.data
         return self.blocks.view_of(number) if self.is_view(number) else self.blocks.read([number])[number]
 
     def keeps(self, number: int) -> bool:
@@ -273,17 +283,10 @@ class OpenFiles:
         may_wait = not self.is_remote and not current_thread().name.startswith(THREADS)  # which collects garbage
         for pool in self._pools.values():
             pool.shutdown(wait=may_wait, cancel_futures=True)
-        wait({one for one in self._held.values() if one is not None and not one.cancel()}, CLOSE_SECONDS)
+        requests = {held.request for held in self._held.values() if held.request is not None}
+        wait([request for request in requests if not request.cancel()], CLOSE_SECONDS)
         self._pools.clear()
         self.blocks.close()
-
-
-def _is_done(fetched: Fetched | None) -> bool:
-    return fetched is not None and fetched.done()
-
-
-def _has_come(fetched: Fetched) -> bool:
-    return fetched.done() and not fetched.cancelled() and fetched.exception() is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +407,7 @@ class LaneRows:
         self._planned: deque[Step] = deque()
         # Rows of mapped files are there at once, so the first of them waits for nothing else.
         self._most_planned = MAX_STEPS if opened.is_remote else FIRST_STEPS if opened.decodes else 1
+        self._is_first, self._step_rows = True, min(FIRST_ROWS, self._sizes.step)
         self._is_known = True
         """False if the next positions are not known before all planned rows are handed on, or if there are none."""
         self._until: dict[int, int] = {}
@@ -434,38 +438,30 @@ class LaneRows:
 
     def _steps(self, wanted: Iterator[I64]) -> Iterator[Step | None]:
         """Positions as steps; None where the next are not known yet."""
-        waiting, rows, most = list[I64](), 0, min(FIRST_ROWS, self._sizes.step)
-        is_first = True
-        for array in wanted:
-            waiting.append(array)
-            rows += len(array)
-            if rows < most and len(array) and len(waiting) < MAX_ARRAYS and not is_first:
+        waiting = list[I64]()
+        for array in chain(wanted, (None,)):
+            waiting += [] if array is None else [array]
+            can_wait = not self._is_first and len(waiting) < MAX_ARRAYS and sum(map(len, waiting)) < self._step_rows
+            if array is not None and len(array) and can_wait:
                 continue
-            is_due = is_first or not len(array) or len(waiting) >= MAX_ARRAYS
-            left, waiting, rows = np.concatenate(waiting), [], 0
-            while len(left) >= most or (len(left) and is_due):
-                step = self._step(left[:most], is_first)
+            left, waiting = np.concatenate(waiting or [np.empty(0, np.int64)]), []
+            while len(left):
+                most = self._step_rows if len(left) >= 2 * self._step_rows else len(left)
+                step = self._step(left[:most])
                 yield step
-                left, is_first = left[len(step.positions) :], False
-                if len(step.positions) == most:
-                    most = min(2 * most, self._sizes.step)
-            if len(left):
-                waiting, rows = [left], len(left)
-            if not len(array):
+                left, self._is_first = left[len(step.positions) :], False
+                if len(step.positions) >= self._step_rows:
+                    self._step_rows = min(2 * self._step_rows, self._sizes.step)
+            if array is not None and not len(array):
                 yield None
-        left = np.concatenate(waiting) if rows else np.empty(0, np.int64)
-        while len(left):
-            step = self._step(left[:most])
-            yield step
-            left = left[len(step.positions) :]
 
-    def _step(self, positions: I64, is_first: bool = False) -> Step:
+    def _step(self, positions: I64) -> Step:
         """A step of these positions, or of those that are in the first window: windows share no blocks.
 
         The first row after a resume waits for its own block, so the first step has no other.
         """
         window = int(np.searchsorted(self._windows, positions[0], "right"))
-        if is_first:
+        if self._is_first:
             owners = np.searchsorted(self._opened.view.block_starts, self._order.rows(positions), "right")
             positions = positions[: int((owners != owners[0]).argmax()) or len(positions)]
         if self._opened.window_bytes:
@@ -481,25 +477,25 @@ class LaneRows:
 
     def _plan(self, steps: Iterator[Step | None]) -> None:
         """Plan further steps and request their blocks, as far ahead as bytes allow."""
-        self._is_known, is_over = self._is_known or not self._planned, False
+        self._is_known = self._is_known or not self._planned
         while not self._planned or (
             self._request(self._planned[-1]) and self._is_known and len(self._planned) < self._most_planned
         ):
             try:
                 step = next(steps)
             except StopIteration:
-                is_over = True
+                self._is_known = False
                 break
             self._is_known = step is not None
             if step is not None:
                 self._planned.append(step)
-        self._opened.request(unless=self._can_wait if self._is_known and not is_over else lambda _: False)
+        self._opened.request(unless=self._can_wait)
         self._most_planned = min(2 * self._most_planned, MAX_STEPS)
 
     def _can_wait(self, numbers: Sequence[int]) -> bool:
-        """True if none of these blocks is needed soon: in the first half of what is planned."""
+        """True if none of these blocks is needed soon: in the first half of what is planned, if more will be."""
         soon = islice(self._planned, len(self._planned) // 2 + 1)
-        return not any(number in step.to_hold for step in soon for number in numbers)
+        return self._is_known and not any(number in step.to_hold for step in soon for number in numbers)
 
     def _request(self, step: Step) -> bool:
         """Request the blocks of a step, and return true if all are. Those of the first step are needed in any case."""
@@ -526,13 +522,14 @@ class LaneRows:
         """
         if self._opened.nothing_ahead:
             return []
-        opened, held, now = self._opened, [*self._until], set(self._planned[0].to_hold)
-        ahead = sum(opened.nbytes(number) for number in held if number not in now)
+        opened, now = self._opened, set(self._planned[0].to_hold)
+        held = [block for block in map(opened.held, self._until) if block is not None]
+        ahead = sum(block.nbytes for block in held if block.number not in now)
         room = opened.bytes_ahead - ahead
         if opened.window_bytes and step.window <= self._planned[0].window + 1:
-            room = max(room, opened.window_bytes - sum(map(opened.nbytes, held)))
+            room = max(room, opened.window_bytes - sum(block.nbytes for block in held))
         fitting = int((np.cumsum([*map(opened.expected_bytes, missing)]) <= room).sum())
-        fitting = min(fitting, max(0, STEP_BLOCKS - sum(not _is_done(opened.fetched(number)) for number in held)))
+        fitting = min(fitting, max(0, STEP_BLOCKS - sum(not block.is_done for block in held)))
         return missing[: max(fitting, 0 if ahead else 1)]
 
     def _make_ahead(self) -> None:
@@ -540,15 +537,18 @@ class LaneRows:
         for number, step in enumerate(self._planned):
             if number > self._sizes.made_ahead or not step.is_requested:
                 return
-            if step.made is None and number and all(_is_done(self._opened.fetched(block)) for block in step.to_hold):
+            if step.made is None and number and all(block.is_done for block in self._blocks_of(step)):
                 step.made = self._opened.submit(make_rows, self._opened, step.numbers)
 
     def _made(self, step: Step) -> list[pa.RecordBatch]:
         """The rows of a step. If no thread has begun to make them, this one does."""
         if step.made is not None and not step.made.cancel():
             return step.made.result()
-        wait({fetched for fetched in map(self._opened.fetched, step.to_hold) if fetched is not None})
+        wait({block.request for block in self._blocks_of(step) if block.request is not None})
         return make_rows(self._opened, step.numbers)
+
+    def _blocks_of(self, step: Step) -> Iterator[HeldBlock]:
+        return filter(None, map(self._opened.held, step.to_hold))
 
     def _runs_of(self, step: Step, made: Sequence[pa.RecordBatch], most_rows: int) -> Iterator[RowRun]:
         """The rows of a step, a run at a time."""

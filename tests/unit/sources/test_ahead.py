@@ -286,8 +286,8 @@ def watch(opened, runs):
     """How many bytes are held after each step, once all that was requested is there."""
     held = []
     for _ in runs:
-        ahead.wait({*filter(None, opened._held.values())})
-        held.append((len(opened._held), sum(map(opened.nbytes, opened._held))))
+        ahead.wait({block.request for block in opened._held.values()} - {None})
+        held.append((len(opened._held), sum(block.nbytes for block in opened._held.values())))
     assert opened._held == {}
     return held
 
@@ -354,13 +354,12 @@ def test_lanes_release_a_block_when_the_last_does_and_its_memory_before_that_of_
     opened.request()
     opened.hold([1, 2])
     opened.request()
-    group = opened.fetched(0)
-    assert group.result(30).keys() == {0, 1}
+    ahead.wait([opened.held(0).request], 30)
     opened.release([0, 1])
-    assert group.result().keys() == {1}
-    assert opened.data(1).num_rows == 1000
+    assert opened._held.keys() == {1, 2}
+    assert opened.data(1) is opened.held(1).data
     opened.release([1, 2])
-    assert group.result() == {}
+    assert opened._held == {}
     assert set(counted.values()) == {1}
     assert opened.data(1).num_rows == 1000, "for a thread that has found it just before"
     opened.close()
@@ -438,10 +437,10 @@ def test_closing_does_not_wait_for_a_store_that_does_not_answer(monkeypatch):
     opened.request()
     asked.wait()
     opened.close()
-    group = opened.fetched(0)
-    assert not group.done()
+    request = opened.held(0).request
+    assert not request.done()
     may_answer.set()
-    assert isinstance(group.exception(30), AttributeError)  # the stalled one returns no reader
+    assert isinstance(request.exception(30), AttributeError)  # the stalled one returns no reader
 
 
 @pytest.mark.parametrize("forged", [{"x": range(7)}, {"x": range(3), "y": range(3)}, {"y": range(3)}])
@@ -492,7 +491,7 @@ def test_a_forked_process_does_not_wait_for_a_block_that_a_thread_of_its_parent_
     opened.sizes = StepSizes(16, 16, 1)
     runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
     next(runs)
-    lock, is_held, is_over = next(iter(opened._held.values()))._condition, threading.Event(), threading.Event()
+    lock, is_held, is_over = next(iter(opened._held.values())).request._condition, threading.Event(), threading.Event()
 
     def hold():  # as a thread does that has read the block
         with lock:
