@@ -1,21 +1,18 @@
 """The turns of a worker that nobody has sent."""
 
+from types import SimpleNamespace
+
+from midepoch.delivery.metrics import Tally
 from midepoch.workers.pool import Inbox
+from midepoch.workers.process import Message
 
 
 class ChunkInbox(Inbox):
     """Chunks come one by one: when ``arrived`` says so, or when they are waited for."""
 
     def __init__(self, chunks, arrived=lambda: True):
-        super().__init__(self, 1, None, timeout=0)
-        self._coming, self._arrived = iter(chunks), arrived
+        super().__init__(self, SimpleNamespace(of_workers=Tally()), timeout=0)
+        self._coming, self._arrived = iter([*(Message([chunk]) for chunk in chunks), Message(is_last=True)]), arrived
 
-    def read(self, seconds):
-        return (next(self._coming, None),) if seconds or self._arrived() else None
-
-    def _note(self, content):
-        (chunk,) = content
-        if chunk is None:
-            self._has_ended = True
-        else:
-            self._chunks.append(chunk)
+    def receive(self, seconds):
+        return next(self._coming) if seconds or self._arrived() else None

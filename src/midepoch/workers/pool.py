@@ -8,14 +8,11 @@ with the cursor after it, and a turn at a lane that has run out is empty, which 
 import importlib
 import os
 import pickle
-import select
 import sys
 import time
 import weakref
-from array import array
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from math import lcm
 from typing import Any
@@ -24,35 +21,14 @@ import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
-from midepoch.delivery.metrics import Tally
 from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
-from midepoch.sources.blocks import written
 from midepoch.stages.stage import name_of
-from midepoch.workers.messages import Chunk, read_message
-from midepoch.workers.process import (
-    AHEAD_BYTES,
-    AHEAD_MESSAGES,
-    CHECK_SECONDS,
-    END,
-    ITEMS,
-    PLACE,
-    RECEIVED,
-    ROUND,
-    START,
-    STOP,
-    ResumePoint,
-    WorkerSettings,
-    run_worker,
-)
-from midepoch.workers.ring import SharedMemory
+from midepoch.workers.messages import Chunk
+from midepoch.workers.process import CHECK_SECONDS, GRACE_SECONDS, Message, Worker, WorkerSettings
 
-GRACE_SECONDS = 5
-"""How long workers may take to finish the item that they make, before they are stopped."""
-UNTOLD = 1 / 4
-"""The part of what a worker may be ahead that can be received before the worker is told of it."""
 EMPTY_TURN = Chunk([EMPTY], [], [0])
 GUARD = (
     ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
@@ -74,7 +50,7 @@ class WorkerPool:
             self._hint = GUARD
         else:
             importlib.import_module("pyarrow.compute")  # once, and not in each worker before its first batch
-        self._process, self._round = os.getpid(), 0
+        self._process = os.getpid()
         self._timeout = loader.timeout
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
@@ -112,15 +88,14 @@ class WorkerPool:
 
         There is a None before each wait, so that who is one ahead can hand over what it has.
         """
-        self._round += 1
         self._progress = progress
         session = progress.session
         resume_point = session.start, progress.reader_progress(), session.readers, progress.reader
         try:
             for worker in self._workers:
-                worker.start(self._round, resume_point)
+                worker.start(resume_point)
             arrived = in_turn(
-                [Inbox(worker, self._round, progress, timeout=self._timeout) for worker in self._workers],
+                [Inbox(worker, progress, timeout=self._timeout) for worker in self._workers],
                 len(progress.rotation) if isinstance(progress, ReportedProgress) else 1,
                 has_hashes=session.pipeline.digest,
             )
@@ -142,120 +117,14 @@ class WorkerPool:
             self._progress = None
             if not self.is_closed and self.is_of_this_process:
                 for worker in self._workers:
-                    worker.interrupt(self._round)
-
-
-class Worker:
-    """One process, the connection to it, and the memory through which it sends items."""
-
-    def __init__(self, context: Any, settings: WorkerSettings) -> None:
-        self.memory, self._ahead = SharedMemory(), settings.ahead
-        self._received = array("q")  # where messages began that the worker may overwrite, and does not know it yet
-        self._received_bytes = 0
-        self._connection, of_worker = context.Pipe()
-        self._name = f"worker {settings.number} of {settings.workers}"
-        self._process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
-        self._process.start()
-        of_worker.close()  # so that the connection ends with the process
-        self._poll = select.poll()  # the connection's own way takes ten times as long
-        self._poll.register(self._connection, select.POLLIN)
-        self._is_gone = False
-
-    def start(self, round_number: int, resume_point: ResumePoint) -> None:
-        """Let the worker start from a resume point, whatever it does now."""
-        try:
-            self._connection.send_bytes(START + pickle.dumps((round_number, resume_point)))
-        except OSError as error:
-            raise self._death() from error
-
-    def interrupt(self, round_number: int) -> None:
-        """Let the worker do nothing more in a round."""
-        with suppress(OSError):
-            self._connection.send_bytes(START + pickle.dumps((round_number, None)))
-
-    def read(self, seconds: float) -> bytes | None:
-        """What the worker has sent; None if nothing comes in that time. Raises if nothing can come any more.
-
-        Before a wait the worker is told of all that was received, because it may wait for that.
-        """
-        if seconds:
-            self._tell_received()
-        is_dead = self._is_gone or (seconds > 0 and self.has_died)
-        if not self._is_gone and self._poll.poll(0 if is_dead else 1000 * seconds):
-            try:
-                return bytes(self._connection.recv_bytes())
-            except (EOFError, OSError):
-                self._is_gone = is_dead = True
-        if is_dead and seconds:
-            raise self._death()
-        return None
-
-    def note_received(self, start: int, size: int) -> None:
-        """Note that a message was copied. The worker is told, of many at once.
-
-        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
-        """
-        self._received.append(start)
-        self._received_bytes += size
-        is_much = self._received_bytes >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
-        if is_much or self._ahead is not None:
-            self._tell_received()
-
-    def _tell_received(self) -> None:
-        if self._received:
-            with suppress(OSError):  # a worker that died has sent everything that is in its memory
-                self._connection.send_bytes(RECEIVED + self._received.tobytes())
-            self._received, self._received_bytes = array("q"), 0
-
-    def stop(self) -> None:
-        """Let the worker end after the item that it makes."""
-        with suppress(OSError):
-            self._connection.send_bytes(STOP)
-
-    def _death(self) -> RuntimeError:
-        """The error of a worker that has died, in torch's words."""
-        self._process.join(GRACE_SECONDS)
-        pid, code = self._process.pid, self._process.exitcode
-        return RuntimeError(f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.")
-
-    @property
-    def has_died(self) -> bool:
-        """True if the process has ended."""
-        return self._process.exitcode is not None
-
-    def __str__(self) -> str:
-        """The worker and how it ended."""
-        return f"{self._name} (pid {self._process.pid}, exit code {self._process.exitcode})"
-
-    def last_reads(self) -> str:
-        """A sentence about what the worker read when it died; nothing if it read nothing."""
-        reads = ""
-        with suppress(OSError, ValueError):  # it died before it had memory
-            reads = written(self.memory.note())
-        return f" When it died, {self._name} was reading {reads}." if reads else ""
-
-    def free(self, deadline: float) -> None:
-        """Wait for the end of the process, or stop it, and give its memory back."""
-        self._process.join(max(0.0, deadline - time.monotonic()))
-        if self._process.exitcode is None:
-            self._process.terminate()
-            self._process.join(GRACE_SECONDS)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        self._process.close()
-        self._connection.close()
-        self.memory.free()
+                    worker.interrupt()
 
 
 class Inbox:
-    """The turns of one worker in one round, to be taken one after the other.
+    """The turns of one worker from one start, to be taken one after the other. Messages are received as needed."""
 
-    A message stays where it is until its turn has come.
-    """
-
-    def __init__(self, worker: Worker, round_number: int, progress: Progress, *, timeout: float) -> None:
-        self._worker, self._round, self._progress, self._timeout = worker, round_number, progress, timeout
+    def __init__(self, worker: Worker, progress: Progress, *, timeout: float) -> None:
+        self._worker, self._progress, self._timeout = worker, progress, timeout
         self._chunks: deque[Chunk] = deque()
         self._taken = 0  # of the first chunk
         self._error: Exception | None = None  # that comes after these
@@ -273,9 +142,9 @@ class Inbox:
                 seconds = min(seconds, self._timeout + begun - time.monotonic())
                 if seconds <= 0:
                     raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-            content = self._worker.read(0) or (self._worker.read(seconds) if wait else None)
-            if content is not None:
-                self._note(content)
+            message = self._worker.receive(0) or (self._worker.receive(seconds) if wait else None)
+            if message is not None:
+                self._take_in(message)
             elif not wait:
                 return 0
         if not self._chunks and self._error is not None and wait:
@@ -296,35 +165,14 @@ class Inbox:
             self._taken = 0
         return chunk.cut(begin, begin + count)
 
-    def _note(self, content: bytes) -> None:
-        kind, body = content[:1], content[1 + ROUND.size :]
-        is_of_round = ROUND.unpack(content[1 : 1 + ROUND.size]) == (self._round,)  # or of a loop that was left
-        if kind == ITEMS:
-            start, size = PLACE.unpack(body[: PLACE.size])
-            if is_of_round:
-                begun = time.perf_counter()
-                self._receive(start, size)
-                tally = Tally.read_back(body[PLACE.size :])._replace(received=time.perf_counter() - begun)
-                self._progress.of_workers = self._progress.of_workers.plus(tally)
-            self._worker.note_received(start, size)
-        elif is_of_round and kind == END:
-            self._has_ended = True
-        elif is_of_round:
-            try:
-                pickle.loads(body).reraise()
-            except Exception as error:
-                self._error = error
-
-    def _receive(self, start: int, size: int) -> None:
-        """Take the turns of a message. An error about one comes after those before it."""
-        try:
-            for chunk in read_message(self._worker.memory.view(start, start + size)):
-                if self._chunks and self._chunks[-1].is_empty == chunk.is_empty:
-                    self._chunks[-1].extend(chunk)
-                else:
-                    self._chunks.append(chunk)
-        except Exception as error:
-            self._error = error
+    def _take_in(self, message: Message) -> None:
+        for chunk in message.chunks:
+            if self._chunks and self._chunks[-1].is_empty == chunk.is_empty:
+                self._chunks[-1].extend(chunk)
+            else:
+                self._chunks.append(chunk)
+        self._error, self._has_ended = message.error, message.is_last
+        self._progress.of_workers = self._progress.of_workers.plus(message.tally)
 
 
 def in_turn(inboxes: Sequence[Inbox], rotation: int, *, has_hashes: bool = False) -> Iterator[Turns | None]:

@@ -1,18 +1,22 @@
-"""What a worker of a Loader runs: it takes its part of the rank's turns, from each resume point that it is sent."""
+"""A worker of a Loader that is a process of this machine: what it runs, and what the main process has of it.
+
+It takes its part of the rank's turns, from each resume point that it is sent.
+"""
 
 import gc
 import os
 import pickle
 import random
+import select
 import struct
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +29,15 @@ from midepoch.delivery.metrics import Tally
 from midepoch.delivery.passes import Turns
 from midepoch.delivery.plan import Plan, progress_from
 from midepoch.delivery.reader import take_turns
-from midepoch.sources.blocks import CURRENT_READS
-from midepoch.workers.messages import MESSAGE_BYTES, Frame, frames_of
+from midepoch.sources.blocks import CURRENT_READS, written
+from midepoch.workers.messages import MESSAGE_BYTES, Chunk, Frame, frames_of, read_message
 from midepoch.workers.ring import Places, SharedMemory
+
+GRACE_SECONDS = 5
+"""How long workers may take to finish the item that they make, before they are stopped."""
+UNTOLD = 1 / 4
+"""The part of what a worker may be ahead that can be received before the worker is told of it."""
+NOTHING_DONE = Tally()
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
@@ -68,6 +78,163 @@ class WorkerSettings:
     ahead: int | None
     """How many items the worker may be ahead; None bounds the bytes instead."""
     init: Callable[[int], None] | None
+
+
+class Message(NamedTuple):
+    """What a worker sent."""
+
+    chunks: Sequence[Chunk] = ()
+    error: Exception | None = None
+    """What comes in place of the turn after these."""
+    tally: Tally = NOTHING_DONE
+    """What it has done since the last message."""
+    is_last: bool = False
+    """True if it has no more turns."""
+
+
+class Worker:
+    """A worker that is a process of this machine: the connection to it, and the memory through which it sends items."""
+
+    def __init__(self, context: Any, settings: WorkerSettings) -> None:
+        self.memory, self._ahead = SharedMemory(), settings.ahead
+        self._received = array("q")  # where messages began that the worker may overwrite, and does not know it yet
+        self._received_bytes = 0
+        self._connection, of_worker = context.Pipe()
+        self._name = f"worker {settings.number} of {settings.workers}"
+        self._process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
+        self._process.start()
+        of_worker.close()  # so that the connection ends with the process
+        self._poll = select.poll()  # the connection's own way takes ten times as long
+        self._poll.register(self._connection, select.POLLIN)
+        self._is_gone = False
+        self._round = 0
+        """How often it was started: what it sent before is of a loop that was left."""
+
+    def start(self, resume_point: ResumePoint) -> None:
+        """Let the worker start from a resume point, whatever it does now."""
+        self._round += 1
+        try:
+            self._connection.send_bytes(START + pickle.dumps((self._round, resume_point)))
+        except OSError as error:
+            raise self._death() from error
+
+    def interrupt(self) -> None:
+        """Let the worker do nothing more until it is started again."""
+        with suppress(OSError):
+            self._connection.send_bytes(START + pickle.dumps((self._round, None)))
+
+    def receive(self, seconds: float) -> Message | None:
+        """The next message since the start; None if none comes in that time. Raises if none can come any more."""
+        while (content := self._read(seconds)) is not None:
+            kind, body = content[:1], content[1 + ROUND.size :]
+            is_of_round = ROUND.unpack(content[1 : 1 + ROUND.size]) == (self._round,)
+            message = None
+            if kind == ITEMS:
+                start, size = PLACE.unpack(body[: PLACE.size])
+                if is_of_round:
+                    begun = time.perf_counter()
+                    message = Message(*_chunks_of(self.memory.view(start, start + size)))
+                    tally = Tally.read_back(body[PLACE.size :])._replace(received=time.perf_counter() - begun)
+                    message = message._replace(tally=tally)
+                self._note_received(start, size)
+            elif is_of_round:
+                message = Message(is_last=True) if kind == END else Message(error=_error_in(body))
+            if message is not None:
+                return message
+        return None
+
+    def _read(self, seconds: float) -> bytes | None:
+        """What the worker has sent; None if nothing comes in that time. Raises if nothing can come any more.
+
+        Before a wait the worker is told of all that was received, because it may wait for that.
+        """
+        if seconds:
+            self._tell_received()
+        is_dead = self._is_gone or (seconds > 0 and self.has_died)
+        if not self._is_gone and self._poll.poll(0 if is_dead else 1000 * seconds):
+            try:
+                return bytes(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                self._is_gone = is_dead = True
+        if is_dead and seconds:
+            raise self._death()
+        return None
+
+    def _note_received(self, start: int, size: int) -> None:
+        """Note that a message was copied. The worker is told, of many at once.
+
+        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
+        """
+        self._received.append(start)
+        self._received_bytes += size
+        is_much = self._received_bytes >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
+        if is_much or self._ahead is not None:
+            self._tell_received()
+
+    def _tell_received(self) -> None:
+        if self._received:
+            with suppress(OSError):  # a worker that died has sent everything that is in its memory
+                self._connection.send_bytes(RECEIVED + self._received.tobytes())
+            self._received, self._received_bytes = array("q"), 0
+
+    def stop(self) -> None:
+        """Let the worker end after the item that it makes."""
+        with suppress(OSError):
+            self._connection.send_bytes(STOP)
+
+    def _death(self) -> RuntimeError:
+        """The error of a worker that has died, in torch's words."""
+        self._process.join(GRACE_SECONDS)
+        pid, code = self._process.pid, self._process.exitcode
+        return RuntimeError(f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.")
+
+    @property
+    def has_died(self) -> bool:
+        """True if the process has ended."""
+        return self._process.exitcode is not None
+
+    def __str__(self) -> str:
+        """The worker and how it ended."""
+        return f"{self._name} (pid {self._process.pid}, exit code {self._process.exitcode})"
+
+    def last_reads(self) -> str:
+        """A sentence about what the worker read when it died; nothing if it read nothing."""
+        reads = ""
+        with suppress(OSError, ValueError):  # it died before it had memory
+            reads = written(self.memory.note())
+        return f" When it died, {self._name} was reading {reads}." if reads else ""
+
+    def free(self, deadline: float) -> None:
+        """Wait for the end of the process, or stop it, and give its memory back."""
+        self._process.join(max(0.0, deadline - time.monotonic()))
+        if self._process.exitcode is None:
+            self._process.terminate()
+            self._process.join(GRACE_SECONDS)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self._connection.close()
+        self.memory.free()
+
+
+def _chunks_of(view: memoryview) -> tuple[list[Chunk], Exception | None]:
+    """The turns of a message, and the error about the one after these, if one cannot be read."""
+    chunks = list[Chunk]()
+    try:
+        chunks.extend(read_message(view))
+    except Exception as error:
+        return chunks, error
+    return chunks, None
+
+
+def _error_in(content: bytes) -> Exception:
+    """The exception that a worker has sent, as it is to be raised here."""
+    try:
+        pickle.loads(content).reraise()
+    except Exception as error:
+        return error
+    raise AssertionError("the worker sent no error")
 
 
 class _Interrupted(BaseException):

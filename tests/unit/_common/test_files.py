@@ -13,7 +13,6 @@ from midepoch._common.files import (
     UntrustedFileError,
     exclusive_lock,
     framed,
-    make_private_folder,
     map_trusted,
     read_trusted,
     unframed,
@@ -46,11 +45,6 @@ def test_a_part_of_the_body_does_not_pass_for_the_body():
     content = framed(bytes(64), MAGIC)
     with pytest.raises(ValueError, match="checksum"):
         unframed(content[8:], MAGIC)
-
-
-def test_a_frame_of_another_format_is_refused():
-    with pytest.raises(ValueError, match="another version"):
-        unframed(framed(b"body", b"TST0"), MAGIC)
 
 
 def test_a_written_file_is_whole_and_alone_in_its_folder(tmp_path):
@@ -139,16 +133,6 @@ def test_users_who_trust_each_other_have_the_usual_permissions(tmp_path, monkeyp
     finally:
         os.umask(mask)
     assert [mode_of(tmp_path / name) for name in ("shared", "shared/file")] == [0o775, 0o664]
-
-
-def test_an_existing_folder_stays_as_it_is(tmp_path):
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o755)
-    make_private_folder(tmp_path / "open")
-    assert mode_of(tmp_path / "open") == 0o755
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError):
-        make_private_folder(tmp_path / "file" / "below")
 
 
 @needs_root

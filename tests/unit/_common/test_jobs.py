@@ -83,15 +83,6 @@ def test_no_more_jobs_are_submitted_than_may_be_in_flight(monkeypatch):
     assert submitted == [(0, 3), (1, 4), (2, 5), (3, 6), (4, 7), (5, 8), (6, 9), (7, 10), (8, 10), (9, 10)]
 
 
-def test_results_come_before_slower_jobs_are_finished():
-    with ThreadPoolExecutor(2) as executor:
-        gate = Future()
-        results = run_all(lambda job: gate.result() if job == 0 else job, [0, 1, 2], executor)
-        assert {next(results)[0], next(results)[0]} == {1, 2}
-        gate.set_result("done")
-        assert list(results) == [(0, "done")]
-
-
 def test_jobs_of_a_killed_process_are_run_again(two_cores, tmp_path, caplog):
     pairs = list(run_all(jobs.KillOnce(7, tmp_path), range(20)))
     assert sorted(pairs) == sorted(SQUARES.items())
@@ -222,13 +213,6 @@ def test_the_processes_end_when_the_caller_is_interrupted_or_killed(tmp_path, se
     assert ("KeyboardInterrupt" in errors) == (sent == signal.SIGINT)
 
 
-def test_a_script_that_works_while_it_is_imported_gets_an_error_that_names_the_guard(tmp_path):
-    script = start_script(tmp_path, "unguarded")
-    _, errors = script.communicate()
-    assert script.returncode == 1
-    assert "below the line if __name__ == '__main__':" in errors
-
-
 def test_what_is_no_executor_is_refused_at_once():
     with pytest.raises(TypeError, match=r"executor is a int; .* client\.get_executor\(\)"):
         run_all(jobs.square, range(3), 4)
@@ -303,17 +287,6 @@ def test_the_plain_line(terminal, clock):
         "midepoch: epoch 3 [###############---------------] 2,000/4,000 rows, 7.5 batches/s",
         "midepoch: epoch 3 [##############################] 4,001/4,000 rows, 7.5 batches/s",
         "midepoch: epoch 3 [##############################] 4,001/4,000 rows, 7.5 batches/s\n",
-    ]
-
-
-def test_long_work_is_logged_when_it_is_finished(clock, caplog):
-    caplog.set_level(logging.INFO, "midepoch")
-    work(clock, 1)
-    assert caplog.messages == []
-    work(clock, 1234.56, steps=2000)
-    assert caplog.messages == [
-        "copying: 4 of 2,000 files so far; it goes on.",
-        "copying: 2,000 files in 1234.6 s.",
     ]
 
 

@@ -335,19 +335,6 @@ def test_blocks_that_grow_in_memory_count_by_their_bytes_there(tmp_path, monkeyp
     assert 6 * grown < max(held) <= 2 * ahead.BYTES_OF_A_THREAD + 16 * grown
 
 
-def test_nothing_is_held_after_a_pass_was_left_or_failed(plain_groups, monkeypatch):
-    opened, order, _ = opened_of(plain_groups)
-    runs = LaneRows(opened, order).runs(iter([np.arange(40_000)]))
-    next(runs)
-    runs.close()
-    assert opened._held == {}
-    monkeypatch.setattr(ahead, "make_rows", None)
-    with pytest.raises(TypeError):
-        list(LaneRows(opened, order).runs(iter([np.arange(40_000)])))
-    assert opened._held == {}
-    opened.close()
-
-
 def test_lanes_release_a_block_when_the_last_does_and_its_memory_before_that_of_its_group(plain_groups):
     opened, _, counted = opened_of(plain_groups)
     opened.hold([0, 1])

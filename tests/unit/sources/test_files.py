@@ -73,21 +73,6 @@ def test_a_cursor_is_reached_up_to_the_end_of_the_last_group(source):
     assert cut.reaches(0, (11,), 4)
 
 
-def test_appended_files_come_after_the_rows_that_were_already_there(source):
-    before = FileRows(index=source.index, steps=(Slice(start=0, stop=53),))
-    for lane in range(3):
-        then, _ = read(before, 3, lane)
-        now, _ = read(source, 3, lane, appended=(((0, 3),),))
-        assert now[: len(then)] == then
-        assert all(row >= 53 for row in now[len(then) :])
-
-
-def test_names_for_messages(source):
-    suffix = source.index.view.names[0].rpartition(".")[2]
-    assert source.label == f"part-0000.{suffix}+3"
-    assert str(source) == "60 rows in 4 files"
-
-
 def test_a_state_records_columns_and_order_and_the_last_seed(source):
     steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4, window_bytes=99), Slice(start=0, stop=8))
     described = replace(source, columns=("id",), steps=steps)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +16,7 @@ from midepoch.index.filters import Predicate
 from midepoch.sources import ahead
 from midepoch.sources.blocks import FileBlocks
 from midepoch.testing import assert_resumes
-from worlds import FORMATS, ids, is_kept, jitter, write_files
+from worlds import FORMATS, ids, is_kept, write_files
 
 field = pc.field
 
@@ -127,24 +126,6 @@ def test_a_filter_that_nothing_matches_yields_nothing_and_reads_no_block(folder,
     assert list(dataset.shard(2, 1, mode="file")) == []
     assert blocks_read == []
     dataset.load_state_dict(dataset.state_dict())
-
-
-def test_shards_by_file_share_the_files_that_can_match(folder):
-    dataset = me.read(folder, filters=(field("id") < 40) | (field("id") >= 180))
-    first, second = (ids(dataset.shard(2, rank, mode="file")) for rank in range(2))
-    assert (first, second) == (list(range(40)), list(range(180, 200)))
-
-
-def test_random_numbers_of_a_row_do_not_depend_on_the_filter(folder):
-    noise = {row["id"]: row["noise"] for row in me.read(folder).shuffle(5).map(jitter, with_rng=True)}
-    filtered = me.read(folder, filters=field("maybe").is_null())
-    for row in filtered.shuffle(5).map(jitter, with_rng=True):
-        assert row["noise"] == noise[row["id"]]
-
-
-def test_a_filtered_dataset_can_be_pickled(folder):
-    dataset = pickle.loads(pickle.dumps(me.read(folder, columns=["id"], filters=field("id").isin([3, 199])).shuffle(1)))
-    assert sorted(ids(dataset)) == [3, 199]
 
 
 def test_a_state_of_another_filter_raises_and_names_both(folder):

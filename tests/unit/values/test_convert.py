@@ -27,20 +27,6 @@ def test_with_format_before_and_after_map_yield_the_same_values(tmp_path, form):
     assert [value for one in after for value in one["y"].tolist()] == [0, 2, 4, 6, 8]
 
 
-def test_map_gets_values_in_the_form_set_before_it(tmp_path):
-    path = write(tmp_path / "a.arrow", numbers(0, 2))
-    seen = []
-
-    def look(row):
-        seen.append(type(row["x"]))
-        return row
-
-    list(me.read(path).map(look).with_format("torch"))
-    list(me.read(path).with_format("numpy").map(look))
-    list(me.read(path).with_format("torch").map(look))
-    assert seen == [int] * 2 + [np.int64] * 2 + [torch.Tensor] * 2
-
-
 @pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
 def test_batched_map_gets_columns_in_its_form_and_with_format_python_restores_them(tmp_path, form):
     columns = {"x": pa.array([1, 2, 3]), "l": pa.array([[1, 2], [3], []]), "m": pa.array([[1, 2]] * 3)}
@@ -55,15 +41,6 @@ def test_batched_map_gets_columns_in_its_form_and_with_format_python_restores_th
     back = me.read(path).with_format(form).map(look, batched=True, batch_size=3).with_format("python")
     assert repr(list(back)) == repr(batch.to_pylist())
     assert seen == [{"numpy": np.ndarray, "torch": torch.Tensor, "arrow": pa.Int64Array}[form]]
-
-
-@pytest.mark.parametrize("form", ["python", "numpy", "torch"])
-def test_columns_of_any_form_become_arrow(tmp_path, form):
-    columns = {"x": pa.array([1, 2, 3]), "m": pa.array([[1, 2]] * 3), "s": pa.array(list("abc"))}
-    path = write(tmp_path / "a.arrow", pa.record_batch(columns))
-    dataset = me.read(path).with_format(form).map(lambda part: part, batched=True).with_format("arrow").batch(3)
-    (out,) = dataset
-    assert out.to_pylist() == pa.record_batch(columns).to_pylist()
 
 
 def test_items_that_are_not_dicts_can_be_batched_but_not_converted_to_arrow(tmp_path):

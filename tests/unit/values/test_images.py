@@ -93,15 +93,6 @@ def test_a_turned_image_is_turned_before_it_is_resized():
         assert np.array_equal(ImageDecoder(decoder=decoder, size=(40, 190))(wide), expected)
 
 
-def test_a_jpeg_that_libjpeg_complains_about_is_as_pillow_has_it():
-    content = photo(width=120, height=90)
-    start = content.index(b"\xff\xda")
-    odd = content[:start] + bytes(8) + content[start:]  # bytes that belong to nothing, before the pixels
-    with pytest.raises(ValueError, match="extraneous"):
-        simplejpeg.decode_jpeg(odd)
-    assert np.array_equal(TURBO(odd), by_pillow(odd))
-
-
 def test_a_broken_jpeg_raises_and_names_its_row(tmp_path):
     dataset = table_of(tmp_path, photo(), photo(1)[:-300])
     with pytest.raises(OSError, match="truncated") as caught:
@@ -118,22 +109,6 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch
     for decoder in (TURBO, ImageDecoder(decoder="turbo", size=(2, 2)), ImageDecoder(size=(2, 2))):
         with pytest.raises(PIL.Image.DecompressionBombError):
             decoder(photo())
-
-
-def test_the_limit_of_bytes_and_the_folder_hold_for_both_decoders(tmp_path):
-    (tmp_path / "a.jpg").write_bytes(photo())
-    features = b'{"info": {"features": {"picture": {"_type": "Image"}}}}'
-    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    rows = pa.array([{"bytes": None, "path": "a.jpg"}], kind)
-    pq.write_table(
-        pa.table({"picture": rows}).replace_schema_metadata({b"huggingface": features}), tmp_path / "a.parquet"
-    )
-    dataset = me.read(tmp_path / "a.parquet")
-    assert next(iter(dataset.decode(decoder="turbo", data_folder=tmp_path)))["picture"].shape == (40, 50, 3)
-    with pytest.raises(me.NotAllowedError):
-        next(iter(dataset.decode(decoder="turbo")))
-    with pytest.raises(me.NotAllowedError, match="max_file_bytes"):
-        next(iter(dataset.decode(decoder="turbo", data_folder=tmp_path, max_file_bytes=100)))
 
 
 def test_arrays_of_one_size_make_batches_that_resume(tmp_path):

@@ -225,25 +225,6 @@ def test_all_frames_of_a_video_and_some_of_them(tmp_path, name):
     assert sorted(set(greys(more))) == list(range(10))
 
 
-def test_a_truncated_video_still_returns_the_number_of_frames_asked_for(tmp_path):
-    content = film(tmp_path / "a.mkv").read_bytes()
-    cut = content[: len(content) * 2 // 3]
-    frames = video(cut, frames=4)
-    assert frames.shape == (4, 16, 32, 3)
-    assert np.array_equal(frames, video(cut, frames=4))
-
-
-def test_audio_that_becomes_too_large_is_refused(monkeypatch):
-    flac = bytearray(tone(rate=8_000, kind="FLAC"))
-    files = NamedFiles()
-    expected = decoded(bytes(flac), Feature("Audio", {}), files)["array"]
-    monkeypatch.setattr(media_module, "MOST_DECODED_BYTES", expected.nbytes)
-    assert decoded(bytes(flac), Feature("Audio", {}), files)["array"].nbytes == expected.nbytes
-    monkeypatch.setattr(media_module, "MOST_DECODED_BYTES", expected.nbytes - 1)
-    with pytest.raises(me.DataFormatError, match="The audio becomes more than"):
-        decoded(bytes(flac), Feature("Audio", {}), files)
-
-
 def test_audio_whose_header_lies_takes_no_memory():
     flac = bytearray(tone(rate=8_000, kind="FLAC"))
     flac[21:26] = bytes([flac[21] | 0x0F, 0xFF, 0xFF, 0xFF, 0xFF])  # 2**36 - 1 samples

@@ -4,8 +4,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import midepoch as me
-from files import write
 from midepoch.values.arrow import LONG_BYTES, gather, take
 
 PAIR = pa.list_(pa.list_(pa.int16(), 2), 2)
@@ -98,45 +96,3 @@ def test_rows_of_several_batches_are_gathered_in_any_order(length):
         gathered.validate(full=True)
         assert gathered.schema == kind
         assert gathered.to_pylist() == [chosen[place] for place in places]
-
-
-def plain(value):
-    """Arrays and tensors as lists."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
-@pytest.mark.parametrize("kind", ["stream", "parquet"])
-@pytest.mark.parametrize(("block", "run"), [(25, 1024), (25, 10), (100, 1024), (100, 30)])
-def test_matrices_are_right_after_skip_take_shuffle_filter_and_batch(tmp_path, monkeypatch, form, kind, block, run):
-    monkeypatch.setattr("midepoch.sources.ahead.RUN_ROWS", run)
-    monkeypatch.setattr("midepoch.sources.ahead.NARROW_BYTES", 0)
-    rows = pa.record_batch({"id": range(100), "v": pa.array([pair(number) for number in range(100)], PAIR)})
-    path = write(tmp_path / "a.arrow", [rows.slice(start, block) for start in range(0, 100, block)], kind)
-
-    def check(dataset):
-        seen = []
-        for item in dataset.with_format(form):
-            columns = item.to_pydict() if form == "arrow" else item
-            numbers = plain(columns["id"])
-            batched = isinstance(numbers, list)
-            for number, value in (
-                zip(numbers, plain(columns["v"]), strict=True) if batched else [(numbers, columns["v"])]
-            ):
-                assert plain(value) == pair(number)
-                seen.append(number)
-        return len(seen)
-
-    read = me.read(path)
-    for dataset in (
-        read.skip(13).take(40),
-        read.skip(13).take(40).shuffle(seed=1, level="row"),
-        read.skip(13).take(40).shuffle(seed=1, window=20),
-        read.skip(13).take(40).shuffle(seed=1).select_columns(["v", "id"]),
-        me.read(path).skip(13).take(40).filter(lambda columns: [True] * len(columns["id"]), batched=True),
-    ):
-        assert check(dataset) == 40
-        assert check(dataset.batch(7)) == 40
-    kept = me.read(path, filters=[("id", ">", 12), ("id", "<", 53)])
-    assert check(kept.shuffle(seed=1)) == 40
-    assert check(kept.batch(7)) == 40

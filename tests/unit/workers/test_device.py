@@ -14,7 +14,7 @@ from midepoch import loader as loaders
 from midepoch.delivery.passes import Turns
 from midepoch.errors import StaleIteratorError
 from midepoch.workers import device as devices
-from midepoch.workers.device import CudaCopies, check_device, on_device, start_copies
+from midepoch.workers.device import CudaCopies, on_device, start_copies
 from worlds import write_files
 
 CPU = torch.device("cpu")
@@ -191,12 +191,6 @@ def test_a_device_that_makes_no_sense_is_refused(dataset, device, pin, message):
         me.Loader(dataset, device=device, pin_memory=pin)
 
 
-def test_a_machine_without_cuda_says_so(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="torch finds no CUDA device"):
-        check_device("cuda:0", pin_memory=False)
-
-
 class Cuda:
     """What ``CudaCopies`` uses of torch.cuda, as a log."""
 
@@ -247,15 +241,6 @@ def test_copies_wait_for_the_loop_and_the_loop_for_the_copies(cuda):
     wait()
     assert cuda.log[len(before) :] == ["wait for 0"]
     assert (moved["large"].sum(), moved["small"].tolist()) == (20_000, [7, 7])
-
-
-def test_the_next_item_has_another_event(cuda):
-    copies = CudaCopies(0)
-    waits = [copies.start(torch.ones(1))[1] for _ in range(2)]
-    cuda.log.clear()
-    for wait in waits:
-        wait()
-    assert cuda.log == ["wait for 0", "wait for 1"]
 
 
 @pytest.mark.parametrize("end", ["leave", "finish", "fail"])

@@ -14,15 +14,15 @@ from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.workers import process
 from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import Inbox, in_turn
-from midepoch.workers.process import END, ERROR, ITEMS, ROUND, Sender
+from midepoch.workers.process import END, ERROR, ITEMS, ROUND, Sender, Worker
 from midepoch.workers.ring import Places, SharedMemory
 
 
-class FakeWorker:
+class FakeWorker(Worker):
     """A worker in this process: both ends of the connection."""
 
-    def __init__(self, round_number=1):
-        self.memory, self.round = SharedMemory(), round_number
+    def __init__(self):
+        self.memory, self.round, self._round = SharedMemory(), 1, 1
         self.content, self.given_back, self.is_alive = [], 0, True
         self.sender = Sender(self.memory, self, Places(), ahead=None)
 
@@ -40,7 +40,7 @@ class FakeWorker:
         self.sender.send(Turns(items, ()))
         self.sender.flush()
 
-    def read(self, seconds):
+    def _read(self, seconds):
         if self.content:
             return self.content.pop(0)
         if seconds and not self.is_alive:
@@ -48,7 +48,7 @@ class FakeWorker:
         time.sleep(seconds)
         return None
 
-    def note_received(self, start, size):
+    def _note_received(self, start, size):
         self.given_back += 1
 
 
@@ -62,7 +62,7 @@ class Counted:
 class Workers:
     def __init__(self, number, *, timeout=0.0):
         self.all, self.progress = [FakeWorker() for _ in range(number)], Counted()
-        self.inboxes = [Inbox(worker, 1, self.progress, timeout=timeout) for worker in self.all]
+        self.inboxes = [Inbox(worker, self.progress, timeout=timeout) for worker in self.all]
 
     def __getitem__(self, number):
         return self.all[number]
@@ -241,10 +241,10 @@ class Waiting(ChunkInbox):
         super().__init__([Chunk([name], [], []), Chunk([name], [], [])], lambda: False)
         self._name, self._log = name, log
 
-    def read(self, seconds):
+    def receive(self, seconds):
         if seconds:
             self._log.append(f"wait for {self._name}")
-        return super().read(seconds)
+        return super().receive(seconds)
 
 
 def test_a_wait_is_announced_so_that_what_is_ready_can_be_handed_over_first():

@@ -177,37 +177,6 @@ def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monke
         assert sent <= 2 * -(-size // MESSAGE_BYTES), "the messages are at least half full"
 
 
-class Clock:
-    """It stands still unless a test moves it."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    perf_counter = monotonic
-
-
-@pytest.mark.parametrize("kind", ["rows", "objects"])
-def test_what_took_long_to_make_is_sent_as_a_whole_because_the_next_may_take_as_long(memory, monkeypatch, kind):
-    clock = Clock()
-    monkeypatch.setattr(process, "time", clock)
-    main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=None)
-
-    def send(seconds):
-        clock.now += seconds
-        rows = RowItems(Rows(pa.RecordBatch.from_pydict({"x": range(100)})))
-        items = rows if kind == "rows" else [f"{number}" for number in range(100)]
-        sender.send(Turns(items, (np.arange(100)[:, None],)))
-        return sum(items_in(memory, place) for place in main.places)
-
-    assert send(2.0) == 100
-    assert send(process.PAUSE / 4) == 100, "it shares a message with others"
-    assert send(2.0) == 300
-
-
 @pytest.mark.parametrize("at_once", [True, False])
 def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, monkeypatch, at_once):
     monkeypatch.setattr(process, "PAUSE", -1.0)  # every item takes long
