@@ -36,8 +36,8 @@ from midepoch.order.orders import Order, Shuffle, ShuffledPieces, ShuffledWindow
 from midepoch.order.selection import Deletes
 from midepoch.order.windows import WINDOW, distinct, windows_of_rows
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.appended import generations, ranges_of
 from midepoch.sources.files import FileRows
+from midepoch.sources.lane import generations, ranges_of
 from midepoch.storage.listing import PathSpec, find
 from midepoch.storage.shared_listing import find_once
 

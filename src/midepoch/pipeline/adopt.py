@@ -34,8 +34,7 @@ from midepoch.order.selection import Without
 from midepoch.pipeline.draws import PartPosition, join_positions, split_positions
 from midepoch.pipeline.pipeline import Pipeline, cut_of
 from midepoch.pipeline.schedule import weight_in_words
-from midepoch.sources.edits import without_rows
-from midepoch.sources.files import FileRows
+from midepoch.sources.files import FileRows, without_rows
 from midepoch.sources.source import AdoptedCheckpoint, MoveCursor
 from midepoch.stages.stage import cursor_numbers
 

@@ -10,7 +10,7 @@ from kept_bits import Bits, starts_of
 from midepoch.order.orders import Ranges, Sequential, Shuffle, Slice, build_order, lanes_by_file
 from midepoch.order.permutation import TABLE, permute, unpermute
 from midepoch.order.selection import Deletes, Selection, Slices, Surveyed, TrainTestSplit
-from midepoch.sources.appended import generations, lane_of_generations, rows_of_files
+from midepoch.sources.lane import generations, lane_of_generations, rows_of_files
 
 FILES = st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=4)
 

@@ -14,7 +14,8 @@ from midepoch.dataset import file_rows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
 from midepoch.order.orders import Shuffle, Slice
-from midepoch.sources.files import FileRows
+from midepoch.order.selection import Without
+from midepoch.sources.files import FileRows, without_rows
 from midepoch.sources.source import EpochCut
 from objects import put
 from worlds import SUFFIXES, write_files
@@ -221,3 +222,26 @@ def test_more_rows_are_picked_together_where_all_are_scattered(tmp_path, kind, l
     opened = file_rows(me.read(tmp_path).shuffle(1, level=level), "test").open(1)
     opened.close()
     assert opened.sizes.step == rows
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    paths = [write_numbers(tmp_path / f"{number}.arrow", number * 5, number * 5 + 5) for number in range(3)]
+    return file_rows(me.read(paths), "test")
+
+
+def test_pairs_and_tables_name_the_same_rows(numbered):
+    table = pa.table({"step": [1, 1], "file": ["2.arrow", "0.arrow"], "row": [4, 1]})
+    for named in ([("2.arrow", 4), ("0.arrow", 1), ("0.arrow", 1)], table):
+        [edit] = without_rows(numbered, named).steps
+        assert isinstance(edit, Without)
+        assert edit.rows.tolist() == [1, 14]
+        assert without_rows(numbered, named).size == 13
+
+
+def test_rows_that_are_out_already_change_nothing(numbered):
+    once = without_rows(numbered, [("1.arrow", 0)])
+    assert without_rows(once, [("1.arrow", 0)]) is once
+    assert without_rows(once, []) is once
+    assert without_rows(once, [("1.arrow", 0), ("1.arrow", 1)]).size == 13
+    assert without_rows(once, [("1.arrow", 1)]).edits == 2

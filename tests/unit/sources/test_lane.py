@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from midepoch.errors import CheckpointMismatchError
 from midepoch.order.orders import Sequential, Shuffle, build_order
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
-from midepoch.sources.appended import generations, lane_of_generations, ranges_of, rows_of_files
+from midepoch.sources.lane import generations, lane_of_generations, ranges_of, rows_of_files
 
 
 @pytest.fixture(autouse=True, scope="module")
