@@ -47,7 +47,10 @@ def check(folder: str, sizes: list[int], order: str, stage: str, legs: list[tupl
 
 @few
 @given(
-    st.lists(st.integers(1, 25), min_size=1, max_size=3), st.sampled_from([*ORDERS]), st.sampled_from([*STAGES]), layouts
+    st.lists(st.integers(1, 25), min_size=1, max_size=3),
+    st.sampled_from([*ORDERS]),
+    st.sampled_from([*STAGES]),
+    layouts,
 )
 def test_F3_samples_are_resumed_and_resized_like_rows(
     sizes: list[int], order: str, stage: str, legs: list[tuple[int, int]]

@@ -186,7 +186,7 @@ class Decode:
 def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
     """The columns to decode, with the feature of each.
 
-    ``wanted`` holds names of columns, or kinds such as "image" and "json". If it is empty, all that is known is decoded.
+    ``wanted`` holds names of columns, or kinds such as "image" and "json". If it is empty, everything known is decoded.
     """
     media = {name: feature for name, feature in features.items() if _holds_media(feature)}
     if not wanted and media:

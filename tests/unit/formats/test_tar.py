@@ -291,14 +291,16 @@ def test_the_index_of_energon_makes_no_difference(tmp_path, monkeypatch, caplog)
         ([1 << 60, 3, 7], [(0, None)]),
         (wrong, [(0, None)]),
     ):
-        file, client = stored(content)
-        beside, other = stored(np.array(index, "<u8").tobytes())
+        file, _client = stored(content)
+        beside, _other = stored(np.array(index, "<u8").tobytes())
         monkeypatch.setattr(file, "beside", lambda suffix, beside=beside: beside)
         walked.clear()
         caplog.clear()
         assert scan_file(file) == expected
         assert set(walks) <= set(walked)
-        assert ("is not used, because it is of another file" in caplog.text) == (index == wrong or index[:1] == [1 << 60])
+        assert ("is not used, because it is of another file" in caplog.text) == (
+            index == wrong or index[:1] == [1 << 60]
+        )
 
 
 def test_the_command_line_knows_them(tmp_path, capsys):

@@ -287,7 +287,8 @@ def watch(opened, runs):
     held = []
     for _ in runs:
         ahead.wait({block.request for block in opened._held.values()} - {None})
-        held.append((len(opened._held), sum(block.nbytes for block in opened._held.values())))
+        sizes = [block.data.get_total_buffer_size() for block in opened._held.values() if block.data is not None]
+        held.append((len(opened._held), sum(sizes)))
     assert opened._held == {}
     return held
 
