@@ -37,7 +37,6 @@ GRACE_SECONDS = 5
 """How long workers may take to finish the item that they make, before they are stopped."""
 UNTOLD = 1 / 4
 """The part of what a worker may be ahead that can be received before the worker is told of it."""
-NOTHING_DONE = Tally()
 
 ResumePoint = tuple[State, ReaderProgress, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
@@ -86,7 +85,7 @@ class Message(NamedTuple):
     chunks: Sequence[Chunk] = ()
     error: Exception | None = None
     """What comes in place of the turn after these."""
-    tally: Tally = NOTHING_DONE
+    tally: Tally = Tally()
     """What it has done since the last message."""
     is_last: bool = False
     """True if it has no more turns."""
@@ -132,13 +131,10 @@ class Worker:
             if kind == ITEMS:
                 start, size = PLACE.unpack(body[: PLACE.size])
                 if is_of_round:
-                    begun = time.perf_counter()
-                    message = Message(*_chunks_of(self.memory.view(start, start + size)))
-                    tally = Tally.read_back(body[PLACE.size :])._replace(received=time.perf_counter() - begun)
-                    message = message._replace(tally=tally)
+                    message = _message_in(self.memory.view(start, start + size), Tally.read_back(body[PLACE.size :]))
                 self._note_received(start, size)
             elif is_of_round:
-                message = Message(is_last=True) if kind == END else Message(error=_error_in(body))
+                message = Message(is_last=True) if kind == END else _error_in(body)
             if message is not None:
                 return message
         return None
@@ -218,23 +214,23 @@ class Worker:
         self.memory.free()
 
 
-def _chunks_of(view: memoryview) -> tuple[list[Chunk], Exception | None]:
-    """The turns of a message, and the error about the one after these, if one cannot be read."""
-    chunks = list[Chunk]()
+def _message_in(view: memoryview, tally: Tally) -> Message:
+    """The turns of a message in memory. An error about one of them comes after those before it."""
+    chunks, error, begun = list[Chunk](), None, time.perf_counter()
     try:
         chunks.extend(read_message(view))
-    except Exception as error:
-        return chunks, error
-    return chunks, None
+    except Exception as raised:
+        error = raised
+    return Message(chunks, error, tally._replace(received=time.perf_counter() - begun))
 
 
-def _error_in(content: bytes) -> Exception:
-    """The exception that a worker has sent, as it is to be raised here."""
+def _error_in(content: bytes) -> Message:
+    """The error that a worker has sent, as torch raises it."""
     try:
         pickle.loads(content).reraise()
     except Exception as error:
-        return error
-    raise AssertionError("the worker sent no error")
+        return Message(error=error)
+    return Message()
 
 
 class _Interrupted(BaseException):
