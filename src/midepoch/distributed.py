@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
@@ -17,16 +17,7 @@ with needs("torch", "torch", "midepoch.distributed"):
     import torch.distributed
 
 AnyDataset = TypeVar("AnyDataset", bound=Dataset)
-
-
-class Stateful(Protocol):
-    """A Loader or a Dataset."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What has been delivered."""
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go to the position of a state."""
+Stateful = Loader[Any] | Dataset[Any]
 
 
 def gather_state(loader: Stateful | Mapping[str, Any]) -> dict[str, Any]:

@@ -279,12 +279,6 @@ class Loader(torch.utils.data.DataLoader[Item]):
             batches = _watch_columns(batches)
         return PassIterator.over(run, self._meter.timed(batches), self._describe_state)
 
-    def with_states(self) -> Iterator[tuple[Item, dict[str, Any]]]:
-        """Each batch with the state after it, for callers that read ahead of what they train on."""
-        batches = iter(self)
-        for batch in batches:
-            yield batch, batches.state_dict()
-
     def _batches(self, run: Pass) -> Iterator[Iterable[Any]]:
         """The batches of a pass, many at a time."""
         try:

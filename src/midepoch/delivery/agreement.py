@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from midepoch._common.hashing import digest
 from midepoch.checkpoint.fingerprint import pipeline_difference
@@ -26,26 +26,13 @@ REMEDIES = {
 }
 
 
-class KeyValueStore(Protocol):
-    """A key-value store that all ranks reach, such as torch's TCPStore."""
-
-    def check(self, keys: list[str]) -> bool:
-        """True if all keys are there. It does not wait."""
-
-    def get(self, key: str) -> bytes:
-        """The value of a key that is there."""
-
-    def compare_set(self, key: str, expected: str, value: str) -> bytes:
-        """Write a value if the key is not there (``expected`` is empty), and return the value that is there now."""
-
-
-def check_ranks_agree(store: KeyValueStore, run: Pass, *, loader: int, rank: int) -> None:
+def check_ranks_agree(store: Any, run: Pass, *, loader: int, rank: int) -> None:
     """Write what this rank reads, and raise if a rank that wrote before reads something else.
 
     Nothing waits for other ranks: of two that differ, at least the later one raises. A rank compares with its
     neighbours and with the first, which is enough to find any difference. Ranks with the same shard index, such as
     tensor-parallel peers, compare with each other. ``loader`` is the number of the Loader in this process, ``rank`` the
-    global rank.
+    global rank. ``store`` is a store of torch.distributed, whose ``get`` does not wait for a key that is there.
     """
     plan = run.plan
     folder = f"midepoch/{loader}/{plan.ranks}/{run.revision}/{run.start.epoch}"

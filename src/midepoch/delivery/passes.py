@@ -2,7 +2,6 @@
 
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
@@ -43,8 +42,11 @@ class Turns(NamedTuple):
 EMPTY = object()
 
 
-class Progress(ABC):
-    """What one reader of a session has delivered. It moves as items are handed over, never earlier."""
+class Progress:
+    """What one reader of a session has delivered: a number of items, if they are counted.
+
+    It moves as items are handed over, never earlier.
+    """
 
     session: Any
 
@@ -67,29 +69,34 @@ class Progress(ABC):
         """Raise if the state from which this was restored says what no run can have reached."""
         self.session.check()
 
-    @abstractmethod
     def reader_progress(self) -> ReaderProgress:
         """What this reader has delivered of its session, as a value."""
+        return ReaderProgress(readers=self.session.readers, workers=self.workers, items=(self.turns_taken,))
 
     @property
-    @abstractmethod
     def items(self) -> int:
         """The number of items handed over, including those repeated to keep ranks even."""
+        return self.turns_taken + self.repeated
 
     has_rows = False
     """True if it takes reading to know what lanes of this reader have, and they have rows."""
 
-    @abstractmethod
     def upcoming(self) -> tuple[int, Cursor] | None:
         """The lane of the next turn that may have an item, and the cursor in it from which reading continues."""
+        session: Session = self.session
+        return session.upcoming(self.reader, self.turns_taken)
 
-    @abstractmethod
     def following(self) -> State:
         """The state in the next epoch, once this reader has delivered everything of this one."""
+        start: State = self.session.start
+        return start.following()
 
-    @abstractmethod
     def _state(self) -> State:
         """The state at this moment, without a digest."""
+        session: Session = self.session
+        if self.workers == 1:
+            return session.after(self.items)
+        return replace(session.start, reader_progress=self.reader_progress())
 
     def state(self) -> State:
         """The state at this moment."""
@@ -150,31 +157,6 @@ class Progress(ABC):
 def _sum_of_first(turns: Turns | None, taken: int) -> int:
     """What the first of some turns add to a digest, if one is kept."""
     return 0 if turns is None or turns.hashes is None else int(turns.hashes[:taken].sum(dtype=np.uint64))
-
-
-class CountedProgress(Progress):
-    """What one reader of a counted session has delivered: a number of items."""
-
-    session: Session
-
-    def reader_progress(self) -> ReaderProgress:
-        delivered = self.items - self.repeated
-        return ReaderProgress(readers=self.session.readers, workers=self.workers, items=(delivered,))
-
-    @property
-    def items(self) -> int:
-        return self.turns_taken + self.repeated
-
-    def upcoming(self) -> tuple[int, Cursor] | None:
-        return self.session.upcoming(self.reader, self.items - self.repeated)
-
-    def _state(self) -> State:
-        if self.workers == 1:
-            return self.session.after(self.items)
-        return replace(self.session.start, reader_progress=self.reader_progress())
-
-    def following(self) -> State:
-        return self.session.start.following()
 
 
 class Pass:

@@ -11,7 +11,7 @@ from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, RowDigest
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
-from midepoch.delivery.passes import CountedProgress, Progress
+from midepoch.delivery.passes import Progress
 from midepoch.delivery.session import AnySession, BalancedSession, FileSession, Session
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.errors import CheckpointMismatchError
@@ -68,7 +68,7 @@ def progress_from(
     if isinstance(session, UncountedSession):
         return ReportedProgress(session, reader, workers=workers, delivered=delivered, own_sum=own_sum)
     turns = 0 if delivered is None else delivered.items[0]
-    return CountedProgress(session, reader, workers=workers, turns=turns, own_sum=own_sum)
+    return Progress(session, reader, workers=workers, turns=turns, own_sum=own_sum)
 
 
 def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, int]:

@@ -199,16 +199,16 @@ class ReadLane:
     """The items of one lane as they are read, many at a time unless they are made singly."""
 
     def __init__(self, flow: Flow) -> None:
-        self._runs = flow.as_item_runs()
-        self.is_single = self._runs is None
-        self._singles = flow.as_single_items() if self._runs is None else None
+        runs = flow.as_item_runs()
+        self.is_single = runs is None
+        self._runs = _runs_of_one(flow) if runs is None else runs
         self._run = NOTHING
         self.has_ended = False
         """True if it is known that the lane has run out."""
 
     def ready(self) -> int:
         """How many items can be taken at once; 0 if the lane has run out."""
-        while not len(self._run.keys) and not self.has_ended and self._runs is not None:
+        while not len(self._run.keys) and not self.has_ended:
             run = next(self._runs, None)
             self.has_ended = run is None
             if run is not None:
@@ -218,18 +218,18 @@ class ReadLane:
 
     def take(self, count: int) -> ItemRun:
         """The next items, of which no more are taken than are ready. A lane that has run out has empty turns."""
-        if self._singles is not None:
-            single = next(self._singles, None)
-            self.has_ended = single is None
-            if single is not None:
-                item, cursor, key = single
-                return ItemRun([item], (cursor,), np.array([key], np.int64))  # type: ignore[arg-type]
-        if self.is_single or not self.ready():
+        if not self.ready():
             return ItemRun([EMPTY] * count, NOTHING.cursors, np.zeros(count, np.int64))
         run, self._run = self._run, NOTHING
         if count < len(run.keys):
             self._run = _cut(run, count, len(run.keys))
         return run if count == len(run.keys) else _cut(run, 0, count)
+
+
+def _runs_of_one(flow: Flow) -> Iterator[ItemRun]:
+    """Items that are made singly."""
+    for item, cursor, key in flow.as_single_items():
+        yield ItemRun([item], (cursor,), np.array([key], np.int64))  # type: ignore[arg-type]
 
 
 NOTHING = ItemRun((), np.empty((0, 1), np.int64), np.empty(0, np.int64))
