@@ -96,18 +96,6 @@ def test_packs_have_tensors(dataset):
     assert isinstance(next(iter(me.Loader(packs.with_format("numpy"))))["pair"], np.ndarray)
 
 
-def test_a_function_of_batches_gets_python_values_and_its_batches_have_tensors(dataset):
-    seen = []
-
-    def double(batch):
-        seen.append(batch["id"])
-        return {"id": [2 * number for number in batch["id"]]}
-
-    (batch,) = me.Loader(dataset.select_columns("id").batch(8).map(double))
-    assert seen == [list(range(8))]
-    assert same(batch["id"], 2 * torch.arange(8))
-
-
 def test_empty_lists_that_a_function_returns_are_empty_tensors_of_the_same_type(dataset):
     ragged = dataset.map(lambda row: {"tokens": [7] * (row["id"] % 3)}).select_columns("tokens")
     for column in (batch["tokens"] for batch in me.Loader(ragged, batch_size=4)):
@@ -136,12 +124,6 @@ def test_arrays_that_may_not_be_written_to_are_copied_without_a_warning(dataset)
     for row in dataset.map(arrays).with_format("torch"):
         row["same"] += 1
     assert frozen.tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_numbers_that_torch_does_not_have_stay_lists(dataset):
-    (batch,) = me.Loader(dataset.map(lambda row: {"hash": 2**63 + row["id"], "huge": 2**70}), batch_size=8)
-    assert batch["hash"] == [2**63 + number for number in range(8)]
-    assert batch["huge"] == [2**70] * 8
 
 
 @pytest.mark.parametrize("workers", [0, 1])

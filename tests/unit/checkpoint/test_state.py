@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 
 import pytest
 
@@ -27,16 +26,6 @@ def after(dataset, items):
 def unsigned(state):
     """A state that can be changed, without its checksum."""
     return {key: copy.deepcopy(value) for key, value in state.items() if key != "checksum"}
-
-
-def test_states_from_another_folder_load(folder, tmp_path):
-    state = after(me.read(folder).shuffle(1), 11)
-    assert str(tmp_path) not in json.dumps(state)
-    moved = tmp_path / "elsewhere" / "deeper"
-    shutil.copytree(folder, moved)
-    resumed = me.read(moved).shuffle(1)
-    resumed.load_state_dict(state)
-    assert ids(resumed) == ids(me.read(folder).shuffle(1))[11:]
 
 
 def test_a_state_does_not_grow(tmp_path):

@@ -51,12 +51,8 @@ def test_all_keys_are_kept_and_the_argument_is_not_changed():
     [
         (2, "version 2; this midepoch reads version 1. A newer release wrote it: install that release"),
         (0, "version 0; this midepoch reads version 1. There is no such version.* load an earlier checkpoint"),
-        (-1, "version -1;.*no such version"),
         ("1", "version '1';.*no such version"),
-        (1.0, "version 1.0;.*no such version"),
         (True, "version True;.*no such version"),
-        (None, "version None;.*no such version"),
-        ([1], r"version \[1\];.*no such version"),
     ],
 )
 @pytest.mark.parametrize("read", [checked_state, lambda values: me.merge_states([values])], ids=["one", "merged"])

@@ -60,7 +60,7 @@ def test_ranks_that_read_the_same_agree(folder, ranks):
     compare(runs[::2] + runs[1::2])
 
 
-@pytest.mark.parametrize("odd", [0, 3, 6, 7])
+@pytest.mark.parametrize("odd", [0, 3, 7])
 @pytest.mark.parametrize("order", [1, -1], ids=["rising", "falling"])
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -68,22 +68,14 @@ def test_ranks_that_read_the_same_agree(folder, ranks):
         (lambda d: d.lanes(5), r"the number of lanes is \d on rank \d and \d on rank \d.*dataset\.lanes\(n\)"),
         (lambda d: d.shuffle(4), r"stage 2, shuffle\(.*the same seeds"),
         (lambda d: d.batch(3), r"rows per batch is \d on rank \d and \d on rank \d.*the same batch size"),
-        (lambda d: d.repeat(2), r"epochs per loop is \d on rank"),
-        (lambda d: d.take(30), r"stage 2"),
     ],
-    ids=["lanes", "seed", "batch", "repeat", "take"],
+    ids=["lanes", "seed", "batch"],
 )
 def test_any_rank_that_differs_is_found_in_any_order(folder, odd, order, change, message):
     runs = [begin(one) for one in shards(folder, 8, lambda dataset, rank: change(dataset) if rank == odd else dataset)]
     numbers = list(range(8))[::order]
     with pytest.raises(me.RanksDisagreeError, match=message):
         compare([runs[number] for number in numbers], numbers)
-
-
-def test_other_files_are_found(folder, tmp_path):
-    other = write_files(tmp_path / "other", [20, 7])
-    with pytest.raises(me.RanksDisagreeError, match=r"the data is .* network file system"):
-        compare([begin(me.read(path).shard(2, rank)) for rank, path in enumerate((folder, other))])
 
 
 def test_another_start_is_found(folder):

@@ -67,14 +67,6 @@ def test_a_loader_counts_the_batches_of_its_last_loop(dataset):
     assert pickle.loads(pickle.dumps(loader)).metrics() == {}
 
 
-def test_epochs_of_one_loop_add_up_and_rows_count_as_those_of_whole_batches(dataset):
-    loader = me.Loader(dataset.filter(lambda row: row["x"] % 2 == 0).repeat(2), batch_size=7)
-    assert sum(1 for _ in loader) == 10
-    assert loader.metrics()["batches"] == 10
-    figures = loader.metrics()
-    assert figures["rows_per_second"] == 7 * figures["batches_per_second"]
-
-
 def half(row):
     return {"x": row["x"] // 2}
 

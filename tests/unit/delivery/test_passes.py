@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inboxes import ChunkInbox
-from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import EMPTY, Turns
@@ -127,19 +126,6 @@ def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
             expected = (lane, (position,))
             break
     assert progress.upcoming() == expected
-
-
-def test_nothing_counts_as_delivered_before_it_is_handed_over():
-    world = MemoryWorld(sizes=(4,), dropped=frozenset())
-    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
-    items = progress.follow(iter([Turns([(0, 0), (0, 1), (0, 2)], [[(1,), (2,), (3,)]])]))
-    some = next(items)
-    assert (progress.items, progress.state().turn) == (0, 0)
-    next(iter(some))
-    assert progress.state().positions.expand() == [LanePosition((1,))]
-    next(iter(some))
-    assert (progress.items, progress.state().turn) == (2, 2)
-    assert progress.state().positions.expand() == [LanePosition((2,))]
 
 
 @quick

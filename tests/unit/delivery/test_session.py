@@ -115,17 +115,6 @@ def test_the_state_after_workers_that_are_at_different_items(mode, data):
     assert state.reader_progress is None
 
 
-@both
-def test_worker_w_of_all_ranks_delivered_the_same(mode):
-    """Two ranks of two workers: readers 0 and 1 are the first workers, readers 2 and 3 the second ones."""
-    world = MemoryWorld(sizes=(4, 4, 4, 4))
-    start = replace(world.start(), mode=mode)
-    kind = FileSession if mode == "file" else Session
-    state = kind(world.pipeline(), start, 4).after_each([2, 1])
-    assert [position.cursor for position in state.positions.expand()] == [(2,), (2,), (1,), (1,)]
-    assert state.turn == 6
-
-
 @pytest.mark.parametrize(("readers", "ahead", "kind"), [(2, (), FileSession), (3, (), Session), (2, (1,), Session)])
 def test_lanes_of_whole_files_have_owners_if_each_reader_has_as_many(readers, ahead, kind):
     world = MemoryWorld(sizes=(4, 4))

@@ -48,12 +48,6 @@ def test_rows_of_items_that_are_not_counted_are_unknown_until_a_survey(files):
     assert ids(loader.trace(0).to_pylist()) == [plain(next(iter(loader))["id"])]
 
 
-def test_places_in_batches_of_batches_count_rows(files):
-    loader = me.Loader(me.read(files).batch(2).batch(3))
-    lines = loader.trace(1).to_pylist()
-    assert [(line["place"], ids([line])) for line in lines] == [(place, [6 + place]) for place in range(6)]
-
-
 def test_a_state_without_a_history_is_traced_only_as_a_run_of_its_own(files):
     loader = me.Loader(me.read(files), batch_size=4)
     batches = iter(loader)
