@@ -2,12 +2,13 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from midepoch._common.checks import check_integer, count, log_once
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.digest import CHANGED, NOT_KEPT, RowDigest
+from midepoch.checkpoint.fingerprint import stage_in_words
 from midepoch.checkpoint.history import SessionRecord, remember
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, ReaderProgress, State
@@ -20,7 +21,7 @@ from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.surveyed import count_ahead
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch
-from midepoch.stages.stage import Call, Stage, name_of
+from midepoch.stages.stage import Stage
 
 
 def begin(
@@ -305,10 +306,6 @@ class Plan:
         return self.epochs_per_loop is not None and (start.epoch + 1) % self.epochs_per_loop == 0
 
 
-INTERNAL = ("number", "salt", "checks", "tries", "skip_log", "stage", "values", "digest", "columns", "default_form")
-"""Fields of stages that no user sets."""
-
-
 def describe_plan(name: str, plan: Plan, *, epoch: int, options: Mapping[str, Any] | None = None) -> str:
     """What a dataset or a loader is, one stage a line. Nothing is read or counted for it."""
     lines = [f"<{name} of {plan.pipeline.source}", *_pipeline_lines(plan.pipeline), *_reader_lines(plan)]
@@ -323,44 +320,21 @@ def _pipeline_lines(pipeline: Pipeline) -> Iterator[str]:
         for name, part in zip(source.names, source.parts, strict=True):
             yield f"{name}: {part.source}"
             yield from (f"  {line}" for line in _pipeline_lines(part))
-        yield "concat()" if source.in_turn else _call({"op": "mix", "seed": source.seed, "stop": source.stop})
+        mixing = {"op": "mix", "seed": source.seed, "stop": source.stop}
+        yield "concat()" if source.in_turn else stage_in_words(mixing)
     else:
-        yield from (_call(dict(step)) for step in source.describe())
+        yield from map(stage_in_words, source.describe())
     if isinstance(source, FileRows) and source.size != source.index.view.rows:
         yield f"= {count('row', source.size)}"
-    yield from map(stage_in_words, pipeline.stages)
+    yield from map(_stage_line, pipeline.stages)
 
 
-def _call(description: dict[str, Any]) -> str:
-    name = description.pop("op")
-    return f"{name}({', '.join(f'{key}={_short(value)}' for key, value in description.items())})"
-
-
-def stage_in_words(stage: Stage) -> str:
-    """A stage and the parameters that differ from their defaults, as in "batch(8)" and "map(tokenize)"."""
-    return f"{stage.name}({', '.join(_parameters(stage))})"
-
-
-def _parameters(stage: Any) -> Iterator[str]:
-    is_first = True
-    for field in fields(stage):
-        value = getattr(stage, field.name)
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if field.name in INTERNAL or value is None or (default is not MISSING and value == default):
-            continue
-        if isinstance(value, Call):
-            yield from (shown if name == "fn" else f"{name}={_short(shown)}" for name, shown in value.described.items())
-        elif is_dataclass(value):
-            yield from _parameters(value)
-        else:
-            shown = name_of(value) if callable(value) else _short(value)
-            yield shown if is_first and default is MISSING else f"{field.name}={shown}"
-        is_first = False
-
-
-def _short(value: Any) -> str:
-    text = repr(list(value) if isinstance(value, tuple) else value)
-    return text if len(text) <= 120 else text[:117] + "..."
+def _stage_line(stage: Stage) -> str:
+    """A stage and the parameters that are set, as a state describes them, also of stages that no state knows."""
+    described = stage.describe() or stage.describe_as_input()
+    described = described or {"op": stage.name, "type": getattr(stage, "form", None)}
+    are_set = {name: value for name, value in described.items() if value not in (None, []) and value is not False}
+    return stage_in_words(are_set)
 
 
 def _reader_lines(plan: Plan) -> Iterator[str]:

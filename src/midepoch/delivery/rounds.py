@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
-import numpy as np
-
 from midepoch._common.checks import count
-from midepoch._common.hashing import I64
 
 NO_END = 1 << 62
 """The number of an item that no reader reaches."""
@@ -138,21 +135,6 @@ class Rounds:
         rounds, slot = divmod(number - segment.first, len(segment.lanes))
         lane = segment.lanes[slot]
         return lane, segment.first_round + rounds - self.begin(lane)
-
-    def located_all(self, numbers: I64) -> tuple[I64, I64]:
-        """The same for many items, which exist. Their numbers rise."""
-        lanes, ordinals = np.empty_like(numbers), np.empty_like(numbers)
-        begin = 0
-        while begin < len(numbers):
-            segment = self.segment(int(numbers[begin]))
-            assert segment is not None, "the turns of a counted session have items"
-            end = int(np.searchsorted(numbers, segment.end))
-            rounds, slots = np.divmod(numbers[begin:end] - segment.first, len(segment.lanes))
-            begins = np.array([*map(self.begin, segment.lanes)])
-            lanes[begin:end] = np.array(segment.lanes)[slots]
-            ordinals[begin:end] = segment.first_round + rounds - begins[slots]
-            begin = end
-        return lanes, ordinals
 
     def before(self, round_: int, slot: int) -> int:
         """The number of items before a slot of a round. Lanes that have run out have slots too."""

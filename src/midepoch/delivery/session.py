@@ -365,9 +365,10 @@ class BalancedSession(Session):
     def _find_shares(self, step: int) -> list[list[int]] | None:
         """The numbers of a step's items, by rank and rising; None if the step is not whole."""
         first = step * self._size
-        if not self.rounds.has(first + self._size - 1):
+        places = [self.rounds.located(first + item) for item in range(self._size)]
+        if None in places:
             return None
-        lanes, ordinals = self.rounds.located_all(first + np.arange(self._size))
+        lanes, ordinals = np.array(places, np.int64).T
         costs = np.zeros(self._size, np.int64)
         for lane in np.unique(lanes).tolist():
             costs[lanes == lane] = self.lane_items(lane).costs(ordinals[lanes == lane])

@@ -30,9 +30,9 @@ def test_every_stage_and_every_count_is_shown(dataset):
         "shuffle(level='row', seed=7)",
         "take(n=10)",
         "= 10 rows",
-        "map(double)",
-        "with_format('numpy')",
-        "batch(4)",
+        "map(fn='double')",
+        "with_format(type='numpy')",
+        "batch(n=4)",
         "lanes(2)",
         "shard(2, 1)",
         "repeat(3)",
@@ -42,7 +42,7 @@ def test_every_stage_and_every_count_is_shown(dataset):
 
 def test_a_number_that_is_not_known_comes_with_the_reason(dataset):
     assert lines(dataset.filter(is_even))[1:] == [
-        "filter(is_even)",
+        "filter(fn='is_even')",
         "epoch 0: the number of items is unknown, because how many items filter yields is only known by reading the "
         "rows: call .survey() once",
     ]
@@ -56,9 +56,9 @@ def test_the_parts_of_a_mixture_are_shown_with_their_stages(dataset):
         "take(n=4)",
         "= 4 rows",
         "b: 60 rows in 3 files",
-        "map(double)",
+        "map(fn='double')",
         "mix(seed=5, stop='first')",
-        "batch(2)",
+        "batch(n=2)",
         "epoch 0: the number of items is known",
     ]
 
@@ -66,7 +66,7 @@ def test_the_parts_of_a_mixture_are_shown_with_their_stages(dataset):
 def test_a_loader_shows_its_batches_and_options(dataset):
     loader = me.Loader(dataset, batch_size=8, drop_last=True)
     assert lines(loader)[1:] == [
-        "batch(8, drop_last=True)",
+        "batch(n=8, drop_last=True)",
         "lanes(1)",
         "Loader(num_workers=0, even=None, persistent_workers=False)",
         "epoch 0: 7 items",
