@@ -65,8 +65,9 @@ def image_folder(
         validation = midepoch.image_folder("images/val", class_names=dataset.class_names)
 
     Images are decoded to RGB in the process that reads the rows, by ``decoder`` and to ``size``, as
-    :meth:`midepoch.Dataset.decode` does. With ``decoder=None`` a row has {"bytes", "path"}. The other options are those
-    of :func:`midepoch.read`.
+    :meth:`midepoch.Dataset.decode` does. With ``decoder=None`` a row has {"bytes", "path"}. ``storage_options``,
+    ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``trust_shared`` and ``shared_listing`` are those of
+    :func:`midepoch.read`.
 
     The folder is listed at every start, and nothing is read from its files. Each image is read when its row is: one
     request to a store. A changed image raises :class:`midepoch.DataChangedError`.
