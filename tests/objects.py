@@ -31,7 +31,7 @@ class Counting:
     def __init__(self, content):
         self.content, self.size, self.read = content, len(content), []
 
-    def open(self, url):
+    def open(self, url, size=None):
         version = self.version
 
         def read_at(nbytes, offset):

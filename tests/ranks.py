@@ -24,7 +24,7 @@ def environment():
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         "PYTHONPATH": paths,
     }
 

@@ -120,7 +120,7 @@ def azure_settings() -> dict[str, str]:
 
 def store_secrets() -> list[str]:
     """The keys and tokens of object stores that are in the environment. Short ones are words such as "test"."""
-    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
     azure = azure_settings()
     secrets = [azure.get(name, "") for name in ("account_key", "sas_token", "connection_string")]
     return [value for value in (*(os.environ.get(name, "") for name in names), *secrets) if len(value) >= 8]

@@ -1,7 +1,5 @@
 """The client of all other stores: fsspec. It returns bytes alone, so the version is asked for after each read."""
 
-import logging
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -10,12 +8,11 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch.errors import NoDataError, StoreError, needs
+from midepoch.errors import needs
+from midepoch.storage.hub import PINNED, HubHandle
 from midepoch.storage.options import HTTP
 from midepoch.storage.retry import OtherVersionError, error_kind
 from midepoch.storage.store import Handle, ObjectInfo
-
-log = logging.getLogger("midepoch")
 
 HTTP_SECONDS, HTTP_CONNECT_SECONDS = 30.0, 10.0
 """How long a server may send nothing, and how long a connection may take."""
@@ -26,14 +23,6 @@ TIMES = ("mtime", "lastmodified", "last_modified", "last-modified", "updated", "
 HARMLESS = frozenset(("accept", "accept-language", "referer", "user-agent"))
 STRIPPED = frozenset(("authorization", "cookie", "proxy-authorization"))
 """The headers that every client keeps from other hosts."""
-REPOSITORY = re.compile(
-    r"(?P<kind>datasets/|spaces/|models/)?(?P<name>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?P<path>/.*)?"
-)
-TYPES = {"datasets/": "dataset", "spaces/": "space"}
-COMMIT = re.compile(r"[0-9a-f]{40}")
-PINNED = re.compile(rf"hf://[^@]+@{COMMIT.pattern}/")
-PULL_REQUEST = re.compile(r"@(refs/(?:pr/\d+|convert/\w+))")
-"""The only revisions with slashes that the hub has. In a URL their slashes are written as %2F."""
 
 
 class FsspecClient:
@@ -47,6 +36,7 @@ class FsspecClient:
             options = _with_checked_redirects(options)
             if "timeout" not in options and "timeout" not in options.get("client_kwargs", {}):
                 options, self._least_speed = _with_time_outs(options), LEAST_BYTES_A_SECOND
+        self._options = options
         # fsspec's own cache could return a client that others hold, or one from before a fork.
         self._system = fsspec.filesystem(scheme, skip_instance_cache=True, **options)
 
@@ -65,12 +55,16 @@ class FsspecClient:
         return self._object_info(path, info)
 
     def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
-        self._system.invalidate_cache()
+        if not PINNED.match(folder):
+            self._system.invalidate_cache()
         path = self._system._strip_protocol(folder)
         entries = self._system.find(path, maxdepth=None if deep else 1, detail=True)
         return [self._object_info(name, info) for name, info in entries.items() if info.get("type", "file") == "file"]
 
-    def open(self, url: str) -> Handle:
+    def open(self, url: str, size: int | None = None) -> Handle:
+        if PINNED.match(url):
+            known = self._system.info(self._system._strip_protocol(url))["size"] if size is None else size
+            return HubHandle(url, int(known), self._options)
         return FsspecHandle(self._system, url, self._least_speed)
 
     def _object_info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
@@ -84,7 +78,6 @@ class FsspecHandle:
     def __init__(self, system: Any, url: str, least_speed: int | None = None) -> None:
         """``least_speed`` is the bytes a second below which a read is given up, for clients that can be told so."""
         self._system, self._path, self._least_speed = system, system._strip_protocol(url), least_speed
-        self._is_fixed = PINNED.match(url) is not None
         self.size, self.version = self._now()
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
@@ -95,7 +88,7 @@ class FsspecHandle:
 
     def check(self) -> None:
         """Raise ``OtherVersionError`` unless the object still is the version that was opened."""
-        if not self._is_fixed and self._now() != (self.size, self.version):
+        if self._now() != (self.size, self.version):
             raise OtherVersionError
 
     def _now(self) -> tuple[int, str]:
@@ -199,46 +192,3 @@ def _origin_of_target(url: Any, headers: Mapping[str, str]) -> str | None:
         return origin_of(str(url.join(URL(headers.get("Location") or headers.get("URI") or ""))))
     except ValueError:
         return None
-
-
-def pinned(url: str, options: Mapping[str, Any]) -> str:
-    """The same URL with the commit that its branch is at now. Another URL than hf:// is returned unchanged."""
-    scheme, _, rest = url.partition("://")
-    if scheme.lower() != "hf" or rest.startswith("buckets/"):
-        return url
-    rest = PULL_REQUEST.sub(lambda match: "@" + match[1].replace("/", "%2F"), rest)
-    match = REPOSITORY.fullmatch(rest)
-    if match is None:
-        raise ValueError(f"{url} names no repository; write hf://datasets/owner/name/folder/*.parquet.")
-    kind, revision = match["kind"] or "", match["revision"]
-    if revision is not None and COMMIT.fullmatch(revision):
-        return url
-    commit = _commit(url, match["name"], TYPES.get(kind, "model"), revision, options)
-    log.info("%s is read at the commit %s.", url, commit)
-    return f"hf://{kind}{match['name']}@{commit}{match['path'] or ''}"
-
-
-def _commit(url: str, name: str, kind: str, revision: str | None, options: Mapping[str, Any]) -> str:
-    with needs("huggingface_hub", "huggingface", "Reading hf:// URLs"):
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
-    api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
-    wanted = None if revision is None else revision.replace("%2F", "/")
-    try:
-        commit = api.repo_info(name, repo_type=kind, revision=wanted).sha
-    except HfHubHTTPError as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status in (401, 403, 404):
-            raise NoDataError(
-                f"{url} does not exist on the hub, or needs a token: {status}. Check the name and the revision "
-                f"{wanted or 'main'!r}, or pass storage_options={{'token': ...}}."
-            ) from None
-        raise StoreError(f"The hub does not answer for {url}: {status}. Try again later.") from None
-    except Exception as error:  # of its HTTP client, which is another one in each release
-        raise StoreError(
-            f"The hub cannot be reached for {url}: {type(error).__name__}. Is this machine online, and is "
-            "HF_HUB_OFFLINE not set?"
-        ) from None
-    if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-        raise StoreError(f"The hub names no commit for {url}. Pass one: hf://datasets/{name}@<commit>/...")
-    return commit

@@ -12,7 +12,7 @@ from typing import Any
 
 from midepoch._common.checks import count
 from midepoch.errors import MidepochError, NoDataError, StoreError
-from midepoch.storage.fsspec import pinned
+from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
 from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.options import HTTP, OPTIONS

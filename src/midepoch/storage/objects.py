@@ -130,7 +130,7 @@ class StoredFile:
 
     def _open(self) -> Handle:
         try:
-            handle = self._store.open(self._url)
+            handle = self._store.open(self._url, self._size)
         except MidepochError as error:
             self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error
             raise self.failure from None

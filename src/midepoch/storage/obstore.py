@@ -124,7 +124,7 @@ class ObstoreClient:
             return False
         return True
 
-    def open(self, url: str) -> Handle:
+    def open(self, url: str, size: int | None = None) -> Handle:
         import obstore
 
         name = _name(url)
@@ -141,7 +141,7 @@ class HttpClient(FsspecClient):
         check_usable(scheme)
         self._stores = Stores(_http, {"headers": headers})
 
-    def open(self, url: str) -> Handle:
+    def open(self, url: str, size: int | None = None) -> Handle:
         plain, name = FsspecHandle(self._system, url, self._least_speed), _http_name(url)
         if name is None:
             return plain

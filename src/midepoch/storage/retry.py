@@ -38,6 +38,8 @@ SECRET_PART = re.compile(
 """A part of a connection string or of a query that is a secret."""
 ECHOED = re.compile(r"(<(AWSAccessKeyId|Token-\d+|SignatureProvided|StringToSign|CanonicalRequest)>)[^<]*")
 """What answers of S3 repeat of a request, whoever has found the keys."""
+QUERY = re.compile(r"""(https?://[^\s?'"<>]+\?)[^\s'"<>]+""")
+"""The query of an address: those that servers redirect to are signed."""
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LEAST_LENGTH = 4
 
@@ -93,7 +95,7 @@ def _what_happened(error: Exception) -> Exception:
 
 def _is_of_network(error: Exception) -> bool:
     """True for errors of connections and requests, as far as their types say so."""
-    return isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith("aiohttp")
+    return isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith(("aiohttp", "httpx"))
 
 
 def with_retries(
@@ -160,7 +162,7 @@ def redacted(text: str, options: Mapping[str, Any]) -> str:
     """A text without the strings in the options and in the environment that could be secrets."""
     for value in sorted({*_leaves(options), *_leaves(store_secrets())}, key=len, reverse=True):
         text = text.replace(value, REDACTED)
-    return ECHOED.sub(rf"\1{REDACTED}", text)
+    return QUERY.sub(rf"\1{REDACTED}", ECHOED.sub(rf"\1{REDACTED}", text))
 
 
 def _leaves(options: Any) -> Iterator[str]:

@@ -62,8 +62,11 @@ class Client(Protocol):
     def list_objects(self, folder: str, *, deep: bool) -> list[ObjectInfo]:
         """The objects in a folder, or ``deep`` below it."""
 
-    def open(self, url: str) -> Handle:
-        """The present version of an object: one request, which reads no content."""
+    def open(self, url: str, size: int | None = None) -> Handle:
+        """The present version of an object: one request, which reads no content.
+
+        A file that cannot change needs none if its ``size`` is known.
+        """
 
 
 def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
@@ -124,9 +127,9 @@ class Store:
         """The objects in a folder, or ``deep`` below it."""
         return self.request(lambda client: client.list_objects(folder, deep=deep), folder)
 
-    def open(self, url: str) -> Handle:
-        """The present version of an object."""
-        return self.request(lambda client: client.open(url), url)
+    def open(self, url: str, size: int | None = None) -> Handle:
+        """The present version of an object, of which a listing may have said the size."""
+        return self.request(lambda client: client.open(url, size), url)
 
     def read(self, url: str, check_size: Callable[[int], None]) -> bytes:
         """All bytes of an object, of one version. ``check_size`` raises if its size is too much, before it is read."""

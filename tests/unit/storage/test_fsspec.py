@@ -3,10 +3,8 @@
 import json
 import re
 from datetime import UTC, datetime
-from typing import ClassVar
 
 import fsspec
-import pyarrow as pa
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -18,11 +16,11 @@ from midepoch.storage.fsspec import (
     FsspecClient,
     FsspecHandle,
     change_number,
-    pinned,
     version_of,
 )
+from midepoch.storage.hub import pinned
 from midepoch.storage.retry import OtherVersionError
-from objects import numbered, parquet_bytes, put, put_rows
+from objects import numbered, put, put_rows
 from worlds import FORMATS, TEXTS, ids, write_files
 
 
@@ -138,14 +136,6 @@ def test_each_read_is_followed_by_a_look_at_the_version(speed, options):
         handle.read_at(1, 0)
 
 
-def test_a_file_of_a_commit_of_the_hub_never_changes():
-    system = System()
-    FsspecHandle(system, f"hf://datasets/org/name@{OLD}/a.parquet").read_at(1, 0)
-    assert system.asked == ["info", {}]
-    FsspecHandle(system, "hf://buckets/org/name/a.parquet").read_at(1, 0)
-    assert system.asked == ["info", {}, "info", {}, "info"]
-
-
 SECRETS = {"Authorization": "Bearer hush", "Cookie": "a=hush", "X-Api-Key": "hush", "PRIVATE-TOKEN": "hush"}
 
 
@@ -227,52 +217,3 @@ def test_what_is_not_there(hub):
         pinned("hf://datasets/org/name", options(hub))
     with pytest.raises(me.StoreError, match="The hub cannot be reached"):
         pinned("hf://datasets/org/name", {"endpoint": "http://127.0.0.1:1", "token": False})
-
-
-class HubFiles(MemoryFileSystem):
-    """As the file system of the hub, in memory."""
-
-    protocol = "hf"
-    store: ClassVar = {}
-    pseudo_dirs: ClassVar = [""]
-
-    def __init__(self, endpoint=None, token=None, **others):
-        super().__init__(**others)
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return "/" + path.removeprefix("hf://").strip("/")
-
-    def unstrip_protocol(self, name):
-        return "hf://" + name.strip("/")
-
-
-@pytest.fixture
-def files():
-    known = fsspec.get_filesystem_class("hf")
-    fsspec.register_implementation("hf", HubFiles, clobber=True)
-    HubFiles.store.clear()
-    yield HubFiles()
-    fsspec.register_implementation("hf", known, clobber=True)
-
-
-def test_a_run_stays_at_its_commit(hub, files, tmp_path):
-    def put(commit, name, first):
-        content = parquet_bytes(pa.table({"id": range(first, first + 30)}), 10)
-        files.pipe_file(f"datasets/org/name@{commit}/data/{name}.parquet", content)
-
-    def opened():
-        return me.read("hf://datasets/org/name/data/*.parquet", storage_options=options(hub), index_dir=tmp_path)
-
-    put(OLD, "a", 0)
-    put(OLD, "b", 30)
-    answer(hub, None, OLD)
-    dataset = opened()
-    put(NEW, "a", 0)
-    put(NEW, "b", 100)
-    put(NEW, "c", 200)
-    answer(hub, None, NEW)
-    assert ids(dataset) == list(range(60)), "the branch has moved, the dataset has not"
-    assert len(opened()) == 90
-    with pytest.raises(me.CheckpointMismatchError, match=r"c\.parquet"):
-        opened().load_state_dict(dataset.state_dict())
