@@ -1,1 +1,1 @@
-"""How many items the rows of files make, without reading them again: surveys, and counts of windows."""
+"""What one pass over the rows of files tells: which of them filters keep, and how long they are."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from midepoch.pipeline.mixture import Mixture
 
 log = logging.getLogger("midepoch")
-Row = tuple[str | None, str, int]
+Row = tuple[Any, ...]
 """The part that has a row, if it is named, with the parts inside it after a slash; the file; the row in that."""
 
 
@@ -276,37 +276,26 @@ def _moved_edits(
 def without(pipeline: Pipeline, named: Any) -> Pipeline:
     """The pipeline without rows, named by file and row, and in a mixture by part where several have such a file."""
     source: Any = pipeline.source
-    if pipeline.parts:
-        return _of_mixture(pipeline, source, list(_rows(named)))
-    assert isinstance(source, FileRows), "a source is of files or a mixture"
-    return replace(pipeline, source=without_rows(source, named))
-
-
-def _of_mixture(pipeline: Pipeline, mixture: "Mixture", rows: Sequence[Row]) -> Pipeline:
-    of_parts: list[list[Row]] = [[] for _ in mixture.parts]
-    for row in rows:
-        number, inner = _part_of(mixture, row)
-        of_parts[number].append(inner)
-    parts = [_of_part(part, of_part) for part, of_part in zip(mixture.parts, of_parts, strict=True)]
-    return replace(pipeline, source=replace(mixture, parts=tuple(parts)))
-
-
-def _of_part(part: Pipeline, rows: list[Row]) -> Pipeline:
-    if not rows:
-        return part
-    if part.parts:
-        mixture: Any = part.source
-        return _of_mixture(part, mixture, rows)
-    return without(part, [(file, row) for _, file, row in rows])
+    if not pipeline.parts:
+        return replace(pipeline, source=without_rows(source, named))
+    rows_of: list[list[Row]] = [[] for _ in pipeline.parts]
+    for row in _rows(named):
+        number, inner = _part_of(source, row)
+        rows_of[number].append(inner)
+    parts = zip(pipeline.parts, rows_of, strict=True)
+    source = replace(source, parts=tuple(without(part, rows) if rows else part for part, rows in parts))
+    return replace(pipeline, source=source)
 
 
 def _part_of(mixture: "Mixture", row: Row) -> tuple[int, Row]:
     """The number of the part that has a row, and the row as one of that part."""
-    part, file, number = row
-    if part is not None:
+    *named, file, number = row
+    for part in filter(None, named):
         for index, name in enumerate(mixture.names):
-            if part == name or part.startswith(f"{name}/"):
-                return index, (part[len(name) + 1 :] or None, file, number)
+            if part == name:
+                return index, (file, number)
+            if part.startswith(f"{name}/"):
+                return index, (part[len(name) + 1 :], file, number)
         raise ValueError(
             f"without names the part {part!r}, which the mixture does not have: {', '.join(mixture.names)}."
         )
@@ -319,7 +308,7 @@ def _part_of(mixture: "Mixture", row: Row) -> tuple[int, Row]:
             f"without names the file {file!r}, which several parts of the mixture have: {names}. Name the part too: "
             f"({mixture.names[have[0]]!r}, {file!r}, {number}), and a row for each part that should lose it."
         )
-    return have[0], row
+    return have[0], (file, number)
 
 
 def _file_names(pipeline: Pipeline) -> set[str]:
@@ -339,7 +328,7 @@ def _rows(named: Any) -> Iterator[Row]:
             "rows of a mixture must be pairs of a file and a row, or a part, a file and a row, such as "
             "[('web', 'part-0007.parquet', 1234)], or the table that Loader.trace or Loader.find returned."
         )
-    return ((None, *row) if len(row) == 2 else tuple(row) for row in rows)
+    return map(tuple, rows)
 
 
 def with_edits(pipeline: Pipeline, state: State, edits: Edits) -> State:

@@ -16,10 +16,10 @@ from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import Edits, State, fingerprint_digest
 from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
-from midepoch.counting.window_counts import CountsOfLane, WindowCounts
 from midepoch.sources.source import EpochCut, ItemSpec, Source
 from midepoch.stages.counted import Checked, CountedItems, Kept, Outputs
 from midepoch.stages.flow import Context, Flow, PackCounts, watched
+from midepoch.stages.pack.counts import CountsOfLane, WindowCounts
 from midepoch.stages.pack.windows import PlannedWindows
 from midepoch.stages.stage import Call, Stage, cursor_numbers, why_no_survey
 from midepoch.values.features import with_field_features

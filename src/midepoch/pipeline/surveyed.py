@@ -10,16 +10,21 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from midepoch._common.checks import Version
-from midepoch._common.jobs import check_executor
+from midepoch._common.jobs import ProgressBar, check_executor, run_all
+from midepoch.checkpoint.lanes import Cursor
 from midepoch.counting.survey import OwnLengths, SurveyPass
-from midepoch.counting.window_counts import count_lanes_ahead
 from midepoch.order.selection import Surveyed, first_scattering
 from midepoch.pipeline.mixture import Mixture, MixtureLanes
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.stages.stage import Stage
+
+IN_PARALLEL = 20_000_000
+"""With more documents than this left to count, processes are started."""
+JOB_DOCUMENTS = 1 << 18
 
 
 def survey_pipeline(
@@ -92,8 +97,39 @@ def count_ahead(lanes: PipelineLanes) -> None:
     if isinstance(lanes.source, MixtureLanes):
         for part in lanes.source.first_passes():
             count_ahead(part)
-    else:
-        count_lanes_ahead(lanes, lanes.pipeline.begin)
+        return
+    jobs = [
+        Job(lane, *some)
+        for lane in range(lanes.cut.lanes)
+        if (windows := lanes.windows(lane, lanes.pipeline.begin)) is not None
+        for some in windows.unknown(JOB_DOCUMENTS)
+    ]
+    documents, counted = sum(job.documents for job in jobs), 0
+    if documents <= IN_PARALLEL:
+        return
+    with ProgressBar("packs are counted", unit="documents", total=documents) as bar:
+        for job, counts in run_all(partial(count_windows, lanes), jobs, None):
+            for start, outputs in counts:
+                lanes.output_counts(job.lane).put(start, outputs)
+            counted += job.documents
+            bar.update(counted)
+
+
+class Job(NamedTuple):
+    """Some consecutive windows of a lane."""
+
+    lane: int
+    cursor: Cursor
+    """The cursor at the start of the first window."""
+    windows: int
+    documents: int
+
+
+def count_windows(lanes: PipelineLanes, job: Job) -> list[tuple[int, int]]:
+    """The position of each window's first row in its lane, and its number of packs, in any process."""
+    windows = lanes.windows(job.lane, job.cursor)
+    assert windows is not None
+    return windows.outputs(job.windows)
 
 
 def choose_kept_rows(pipeline: Pipeline) -> Pipeline:

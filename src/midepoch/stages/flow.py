@@ -13,7 +13,7 @@ Finished items that were made together stay together (``ItemRun``). Others pass 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from midepoch._common.checks import count
 from midepoch._common.hashing import I64, digest, key_of, keys_of, mix64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import CheckpointMismatchError
+from midepoch.stages.pack.counts import CountsOfLane
 from midepoch.values.columns import Form
 from midepoch.values.convert import collate
 from midepoch.values.rows import Rows, concat, row_items
@@ -81,16 +82,6 @@ class ItemRun(NamedTuple):
 AnyRun = TypeVar("AnyRun", RowRun, ItemRun)
 
 
-class OutputCounts(Protocol):
-    """How many outputs the groups of a lane have. A group is known by the position of its first row in the lane."""
-
-    def get(self, start: int) -> int | None:
-        """The number of outputs of a group; None if nobody has counted them."""
-
-    def put(self, start: int, count: int) -> None:
-        """Let others know it."""
-
-
 @dataclass(slots=True)
 class PackCounts:
     """How many packs were made, and how many tokens they have, without padding."""
@@ -108,7 +99,7 @@ class Context:
     rows_until: int
     """The number of the first stage that makes groups. After it, keys are no longer row numbers."""
     locate: Callable[[int], tuple[str, int]]
-    output_counts: Callable[[], OutputCounts] | None = None
+    output_counts: Callable[[], CountsOfLane] | None = None
     """What processes know of the windows of the lane that is counted; None if no lane is."""
     left_out: Set[int] = frozenset()
     """The keys of rows that come only to keep the layout of packs, and are left out of these. More may be added."""

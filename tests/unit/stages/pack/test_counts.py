@@ -10,13 +10,14 @@ import pytest
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch._common.checks import log_once
-from midepoch.counting import window_counts
-from midepoch.counting.window_counts import KEPT_FILES, Job, WindowCounts, count_windows
 from midepoch.dataset import Dataset, plan_of
+from midepoch.pipeline import surveyed
 from midepoch.pipeline.pipeline import PipelineLanes
-from midepoch.pipeline.surveyed import count_ahead
+from midepoch.pipeline.surveyed import Job, count_ahead, count_windows
 from midepoch.sources.source import EpochCut
+from midepoch.stages.pack import counts as module
 from midepoch.stages.pack import windows
+from midepoch.stages.pack.counts import KEPT_FILES, WindowCounts
 
 
 def opened(folder, key="a", **changes):
@@ -43,11 +44,6 @@ def test_a_count_is_that_of_one_first_row_only(tmp_path):
     counts.put(0, 25, 8)
     assert counts.get(0, 23) is None
     assert counts.get(0, 25) == 8
-
-
-def test_other_keys_are_other_files(tmp_path):
-    opened(tmp_path, "a").put(0, 0, 3)
-    assert opened(tmp_path, "b").get(0, 0) is None
 
 
 def test_positions_after_the_lane_are_not_kept(tmp_path):
@@ -96,7 +92,7 @@ def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(window_counts.os, "pwrite", full)
+    monkeypatch.setattr(module.os, "pwrite", full)
     counts.put(0, 10, 4)
     counts.put(0, 20, 4)
     assert counts.get(0, 10) is None
@@ -109,12 +105,6 @@ def test_old_files_are_removed(tmp_path):
     opened(tmp_path, "last")
     left = {path.stem for path in tmp_path.iterdir()}
     assert left == {"last", *map(str, range(6, KEPT_FILES + 5))}
-
-
-def test_a_file_has_8_bytes_a_window(tmp_path):
-    opened(tmp_path)
-    (path,) = tmp_path.iterdir()
-    assert path.stat().st_size == 8 * 3 * 11
 
 
 @pytest.fixture
@@ -146,6 +136,21 @@ def plans(monkeypatch):
 
     monkeypatch.setattr(windows, "pack", counted)
     return made
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    """The jobs of few documents that are done in parallel."""
+    done = []
+
+    def run(function, some, executor=None):
+        done.extend(some)
+        return [(job, function(job)) for job in some]
+
+    monkeypatch.setattr(surveyed, "IN_PARALLEL", 0)
+    monkeypatch.setattr(surveyed, "JOB_DOCUMENTS", 8)
+    monkeypatch.setattr(surveyed, "run_all", run)
+    return done
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -206,23 +211,15 @@ def test_wrong_counts_are_noticed(folder):
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("shared", [True, False])
-def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, kept, shared):
+def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, jobs, kept, shared):
     expected = len(list(packs(folder, kept=kept)))
+    jobs.clear()
     dataset = packs(folder, kept=kept)
     survey = plan_of(dataset).pipeline.survey
     for file in survey.folder.glob("*.counts"):
         file.unlink()
     if not shared:
-        monkeypatch.setattr("midepoch.counting.window_counts.os.open", refused)
-    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
-    monkeypatch.setattr(window_counts, "JOB_DOCUMENTS", 8)
-    jobs = []
-
-    def run(function, some, executor=None):
-        jobs.extend(some)
-        return [(job, function(job)) for job in some]
-
-    monkeypatch.setattr(window_counts, "run_all", run)
+        monkeypatch.setattr("midepoch.stages.pack.counts.os.open", refused)
     assert len(dataset) == expected
     assert {job.lane for job in jobs} == {0, 1, 2}
     assert len(jobs) > 3
@@ -238,15 +235,7 @@ def refused(*_):
     raise PermissionError("read-only")
 
 
-def test_parts_of_a_mixture_are_counted_in_parallel(folder, monkeypatch):
-    monkeypatch.setattr(window_counts, "IN_PARALLEL", 0)
-    jobs = []
-
-    def run(function, some, executor=None):
-        jobs.extend(some)
-        return [(job, function(job)) for job in some]
-
-    monkeypatch.setattr(window_counts, "run_all", run)
+def test_parts_of_a_mixture_are_counted_in_parallel(folder, jobs):
     parts = [packs(folder, lanes=None), packs(folder, kept=True, lanes=None)]
     mixed = me.mix(parts, weights=[2, 1], stop="all").lanes(2)
     assert len(mixed) == len(list(mixed))

@@ -1,4 +1,4 @@
-"""The number of packs in each window of an epoch, in a file that processes share, and counted ahead in parallel.
+"""The number of packs in each window of an epoch, in a file that processes share.
 
 To know when the lanes of others run out, a reader needs the number of packs in each of their windows. Whoever plans a
 window writes its number here, and others read it instead of planning. A number follows from the position of the
@@ -9,20 +9,14 @@ it, or how often.
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from midepoch._common.files import remove
-from midepoch._common.jobs import ProgressBar, run_all
-from midepoch.checkpoint.lanes import Cursor
-from midepoch.sources.source import EpochCut
-from midepoch.stages.pack.windows import PlannedWindows
 
 SUFFIX = ".counts"
 KEPT_FILES = 16
@@ -30,9 +24,6 @@ KEPT_FILES = 16
 COUNT_BITS, OFFSET_BITS = 28, 24
 CHECK = 0x9E3779B97F4A7C15
 """An odd number, by which an entry is multiplied to get the bits that show whether it is damaged."""
-IN_PARALLEL = 20_000_000
-"""With more documents than this left to count, processes are started."""
-JOB_DOCUMENTS = 1 << 18
 
 
 class WindowCounts:
@@ -117,54 +108,3 @@ def _remove_old(folder: Path) -> None:
             times[path] = path.stat().st_mtime_ns
     for path in sorted(times, key=lambda path: times[path], reverse=True)[KEPT_FILES:]:
         remove(path)
-
-
-class WindowLanes(Protocol):
-    """The lanes of an epoch whose documents are packed in windows. A pickle is what they are made of."""
-
-    cut: EpochCut
-
-    def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
-        """The windows of a lane from a cursor on; None if there are none."""
-
-    def output_counts(self, lane: int) -> CountsOfLane:
-        """How many packs the windows of a lane have, as far as any process knows."""
-
-
-class Job(NamedTuple):
-    """Some consecutive windows of a lane."""
-
-    lane: int
-    cursor: Cursor
-    """The cursor at the start of the first window."""
-    windows: int
-    documents: int
-
-
-def count_windows(lanes: WindowLanes, job: Job) -> list[tuple[int, int]]:
-    """The position of each window's first row in its lane, and its number of packs, in any process."""
-    windows = lanes.windows(job.lane, job.cursor)
-    assert windows is not None
-    return windows.outputs(job.windows)
-
-
-def count_lanes_ahead(lanes: WindowLanes, begin: Cursor) -> None:
-    """Count the packs of all lanes, if so many are unknown that one process would take long."""
-    jobs = list(_unknown(lanes, begin))
-    documents, counted = sum(job.documents for job in jobs), 0
-    if documents <= IN_PARALLEL:
-        return
-    with ProgressBar("packs are counted", unit="documents", total=documents) as bar:
-        for job, counts in run_all(partial(count_windows, lanes), jobs, None):
-            of_lane = lanes.output_counts(job.lane)
-            for start, outputs in counts:
-                of_lane.put(start, outputs)
-            counted += job.documents
-            bar.update(counted)
-
-
-def _unknown(lanes: WindowLanes, begin: Cursor) -> Iterator[Job]:
-    """The windows that nobody has counted, as jobs of about ``JOB_DOCUMENTS`` documents."""
-    for lane in range(lanes.cut.lanes):
-        if (windows := lanes.windows(lane, begin)) is not None:
-            yield from (Job(lane, *some) for some in windows.unknown(JOB_DOCUMENTS))
