@@ -2,21 +2,18 @@
 
 import errno
 import pickle
-from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import midepoch as me
-from counted import ROWS, is_kept, write_files
+from counted import is_kept, write_files
 from files import write
 from midepoch.counting import survey as module
 from midepoch.counting.survey import SurveyPass
 from midepoch.dataset import plan_of
-from midepoch.testing import RankRun
 from surveys import without_survey
 
 STRATEGIES = ["best_fit", "first_fit", "balanced", "concat"]
@@ -51,21 +48,6 @@ def test_E1_they_are_counted_and_are_the_same_packs(data, strategy):
     expected = tokens(without_survey(dataset))
     assert tokens(dataset) == expected
     assert len(packs(data, strategy)) == len(expected)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_E1_the_state_of_one_random_rank_restores_all(data, strategy):
-    random, expected = Random(strategy), tokens(packs(data, strategy))
-    state, got = packs(data, strategy).state_dict(), {}
-    for ranks, workers in [(2, 2), (3, 1), (1, 3)]:
-        runs = [RankRun(packs(data, strategy).shard(ranks, rank), state, workers) for rank in range(ranks)]
-        done = len(got)
-        for rank, run in enumerate(runs):
-            for number, (_, item) in enumerate(run.deliver(3)):
-                got[done + rank + number * ranks] = item["input_ids"].tolist()
-        state = random.choice(runs).state_dict()
-    rest = [item["input_ids"].tolist() for _, item in RankRun(packs(data, strategy), state, 1).deliver(None)]
-    assert [got[number] for number in range(len(got))] + rest == expected
 
 
 def test_nothing_is_surveyed_before_items_are_counted(data, tmp_path):
@@ -186,12 +168,3 @@ def test_a_state_loads_with_and_without_it(data):
         got = tokens([next(rows) for _ in range(5)])
         loading.load_state_dict(saving.state_dict())
         assert got + tokens(loading) == expected
-
-
-def test_surveys_of_the_user_come_first(data, tmp_path):
-    dataset = packs(data)
-    surveyed = dataset.survey(folder=tmp_path / "mine")
-    assert plan_of(surveyed).pipeline.known_survey.folder.parent == tmp_path / "mine"
-    unsurveyed = replace(plan_of(surveyed).pipeline, survey=None)
-    assert unsurveyed.known_survey.folder.parent != tmp_path / "mine"
-    assert unsurveyed.known_survey.rows == ROWS

@@ -1,7 +1,6 @@
 import json
 import logging
 import os
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -63,10 +62,6 @@ def is_even(row):
     return row["id"] % 2 == 0
 
 
-def are_even(columns):
-    return [number % 2 == 0 for number in columns["id"]]
-
-
 def test_a_filter_has_a_bit_for_each_row(folder):
     surveyed = me.read(folder).filter(is_even).survey()
     assert facts(surveyed) == ([row % 2 == 0 for row in range(ROWS)], None)
@@ -86,12 +81,6 @@ def test_pack_has_the_lengths_of_the_rows_that_are_kept(folder):
         [row % 2 == 0 for row in range(ROWS)],
         [len(tokens_of(row)) if row % 2 == 0 else 0 for row in range(ROWS)],
     )
-
-
-def test_lengths_of_what_a_function_returns(folder):
-    surveyed = me.read(folder).map(lambda row: {"input_ids": [0] * row["id"]}).pack(16, strategy="concat").survey()
-    assert not plan_of(surveyed).pipeline.survey.has_kept
-    assert facts(surveyed)[1] == list(range(ROWS))
 
 
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
@@ -142,27 +131,6 @@ def test_a_null_raises_as_in_pack_and_names_the_row(tmp_path, kind, values):
     assert caught.value.__notes__ == ["midepoch: in pack, at row 2 of a"]
 
 
-def test_a_null_from_a_function_names_the_row(folder):
-    dataset = me.read(folder).map(lambda row: {"input_ids": None if row["id"] == 33 else [1]}).pack(8)
-    with pytest.raises(ValueError, match="holds a null") as caught:
-        dataset.survey()
-    assert caught.value.__notes__ == ["midepoch: in pack, at row 13 of 1.arrow"]
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("text", "but it holds a str"), (5, "but it holds a int")],
-)
-def test_values_that_are_no_lists_are_refused(folder, value, message):
-    with pytest.raises(me.SchemaMismatchError, match=message):
-        me.read(folder).map(lambda row: {"input_ids": value}).pack(8).survey()
-
-
-def test_a_missing_column_is_named(folder):
-    with pytest.raises(me.SchemaMismatchError, match="no column 'tokens'"):
-        me.read(folder).map(lambda row: row).pack(8, column="tokens").survey()
-
-
 def test_an_error_of_a_function_names_stage_file_and_row(folder):
     def fails(row):
         return 1 / (row["id"] - 47)
@@ -170,11 +138,6 @@ def test_an_error_of_a_function_names_stage_file_and_row(folder):
     with pytest.raises(ZeroDivisionError) as caught:
         me.read(folder).filter(fails).survey()
     assert caught.value.__notes__[0].endswith("fails), at row 7 of 2.arrow")
-
-
-def test_a_batched_filter_has_a_bit_for_each_row(folder):
-    surveyed = me.read(folder).filter(are_even, batched=True).survey()
-    assert facts(surveyed) == facts(me.read(folder).filter(is_even).survey())
 
 
 def test_a_filter_that_judges_rows_by_their_batch_does_not_keep_what_its_survey_says(folder):
@@ -213,17 +176,6 @@ def test_the_parameters_of_pack_change_nothing_but_its_column(folder, monkeypatc
     me.read(folder).pack(32, strategy="concat", eos=1).survey()
     with pytest.raises(ZeroDivisionError):
         me.read(folder).map(lambda row: {"other": [1]}).pack(32, column="other").survey()
-
-
-def keep_some(row):
-    return row["id"] < 10
-
-
-def test_another_function_version_or_file_makes_another_survey(folder):
-    first = plan_of(me.read(folder).filter(is_even).survey()).pipeline.survey
-    other = plan_of(me.read(folder).filter(keep_some).survey()).pipeline.survey
-    newer = plan_of(me.read(folder).filter(is_even).survey(version=2)).pipeline.survey
-    assert len({first.folder, other.folder, newer.folder}) == 3
 
 
 def test_a_file_that_was_written_again_is_surveyed_again(tmp_path):
@@ -309,11 +261,6 @@ def test_what_cannot_be_surveyed_is_refused_with_a_remedy(folder, build, message
         build(me.read(folder)).survey()
 
 
-def test_random_stages_after_the_last_counting_one_are_fine(folder):
-    dataset = me.read(folder).filter(is_even).map(lambda row, rng: {"x": rng.random()}, with_rng=True)
-    assert plan_of(dataset.survey()).pipeline.survey.kept_rows == ROWS // 2
-
-
 @pytest.mark.parametrize("version", [1.5, True, ["a"]])
 def test_a_version_is_text_or_a_number(folder, version):
     with pytest.raises(TypeError, match=r"version is .*; it can be a string, an integer, or left out"):
@@ -325,25 +272,10 @@ def test_something_else_than_an_executor_is_refused(folder):
         me.read(folder).filter(is_even).survey(executor=4)
 
 
-def test_threads_make_the_same_survey(folder, tmp_path):
-    with ThreadPoolExecutor(3) as threads:
-        surveyed = me.read(folder).filter(is_even).pack(8).survey(executor=threads, folder=tmp_path / "threads")
-    assert facts(surveyed) == facts(me.read(folder).filter(is_even).pack(8).survey())
-
-
 def test_no_rows_at_all(tmp_path):
     write(tmp_path / "a.arrow", [batch_of([])])
     survey = plan_of(me.read(tmp_path / "a.arrow").filter(is_even).pack(8).survey()).pipeline.survey
     assert (survey.rows, survey.kept_rows, survey.has_lengths) == (0, 0, True)
-
-
-def test_tables_in_memory_are_surveyed_too(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path / "index"))
-    table = datasets.Dataset.from_dict({"id": list(range(ROWS))})
-    surveyed = me.from_hf(table).filter(is_even).survey()
-    assert facts(surveyed)[0] == [row % 2 == 0 for row in range(ROWS)]
-    assert plan_of(surveyed).pipeline.survey.folder.parent == tmp_path / "index"
 
 
 def test_objects_in_memory_are_surveyed_in_the_process_that_has_them(folder, monkeypatch):
@@ -371,16 +303,6 @@ def test_a_length_beyond_32_bits_is_refused(folder, monkeypatch):
         me.read(folder).map(lambda row: {"input_ids": [0] * (9 if row["id"] == 4 else 1)}).pack(8).survey()
 
 
-def test_units_cover_all_rows_in_order_and_depend_on_the_data_alone(folder):
-    counting = pass_of(me.read(folder).filter(is_even))
-    made = counting.units()
-    assert len(made) > 5
-    assert [unit.number for unit in made] == list(range(len(made)))
-    assert [made[0].begin, made[-1].end] == [0, ROWS]
-    assert all(one.end == other.begin for one, other in pairwise(made))
-    assert made == pass_of(me.read(folder).shuffle(seed=9).filter(is_even)).units()
-
-
 @given(blocks=st.lists(st.tuples(st.integers(0, 5), st.floats(0, 3)), max_size=40))
 def test_units_are_whole_blocks_that_cover_all_rows_once(blocks):
     rows = np.array([count for count, _ in blocks], np.int64)
@@ -401,14 +323,6 @@ def test_units_are_whole_blocks_that_cover_all_rows_once(blocks):
 @pytest.mark.parametrize(("block", "units"), [(1, 3), (1 << 20, 512), (1 << 25, 512), (1 << 26, 1024)])
 def test_small_data_has_small_units_and_large_data_units_of_64_mb(block, units):
     assert len(cut_units(np.arange(1025), np.full(1024, block))) == units
-
-
-def test_the_rows_of_a_unit_have_their_numbers_as_keys(folder):
-    rows = pass_of(me.read(folder).filter(lambda row: row["id"] % 3))
-    opened = rows.source.open(1)
-    keys = [[key for _, _, key in rows.flow(opened, unit).as_single_items()] for unit in rows.units()]
-    assert len(keys) > 5
-    assert [key for some in keys for key in some] == [row for row in range(ROWS) if row % 3]
 
 
 def test_an_old_index_takes_its_surveys_along(folder, tmp_path, monkeypatch):

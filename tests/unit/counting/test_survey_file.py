@@ -51,16 +51,6 @@ def test_a_survey_says_of_each_row_what_its_unit_said(tmp_path_factory, rows, cu
         assert survey.kept_before(bounds[::-1]).tolist() == before[bounds[::-1]].tolist()
 
 
-def test_many_pages_of_real_size(tmp_path):
-    kept, lengths = random_rows(3 * module.PAGE_ROWS + 5)
-    survey = made(tmp_path, kept, lengths, cuts=[module.PAGE_ROWS - 3, 2 * module.PAGE_ROWS + 1])
-    rows = np.arange(survey.rows)
-    assert (survey.kept(rows) == kept).all()
-    assert (survey.lengths(rows) == lengths).all()
-    starts = np.append(np.arange(0, survey.rows, 1000), survey.rows)
-    assert (np.diff(survey.kept_before(starts)) == np.add.reduceat(kept.astype(int), starts[:-1])).all()
-
-
 def test_without_filters_all_rows_are_kept(tmp_path):
     survey = made(tmp_path, None, np.array([3, 0, 5], np.uint32))
     assert not survey.has_kept
@@ -74,12 +64,6 @@ def test_without_pack_there_are_no_lengths(tmp_path):
     assert not survey.has_lengths
     with pytest.raises(ValueError, match=r"has no lengths.*Call survey\(\) after pack"):
         survey.lengths(np.array([0]))
-
-
-def test_a_survey_takes_little_more_than_four_bytes_a_row(tmp_path):
-    kept, lengths = random_rows(100_000)
-    survey = made(tmp_path, kept, lengths)
-    assert sum(file.stat().st_size for file in survey.folder.iterdir()) <= 4.2 * 100_000
 
 
 def test_a_pickle_holds_the_folder_only(tmp_path):
@@ -152,13 +136,6 @@ def test_units_of_too_few_rows_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_unit_is_refused():
-    content = bytearray(UnitRows(*random_rows(20)).to_bytes())
-    content[12] ^= 4
-    with pytest.raises(ValueError, match="checksum"):
-        UnitRows.from_bytes(bytes(content))
-
-
 @settings(max_examples=80)
 @given(
     rows=st.integers(0, 150),
@@ -188,11 +165,6 @@ def test_kept_rows_of_pages_of_real_size_are_found_by_their_number(tmp_path):
     assert (survey.kept_at(numbers) == np.flatnonzero(kept)).all()
     chosen = np.random.default_rng(1).permutation(numbers)[:20_000]
     assert (survey.kept_at(chosen) == np.flatnonzero(kept)[chosen]).all()
-
-
-def test_without_filters_a_row_has_its_own_number(tmp_path):
-    survey = made(tmp_path, None, np.array([3, 0, 5], np.uint32))
-    assert survey.kept_at(np.array([2, 0])).tolist() == [2, 0]
 
 
 def test_the_digest_of_kept_rows_is_that_of_the_bits_alone(tmp_path):

@@ -1,6 +1,5 @@
 """Surveyed filters in the order: what a state says of them, what is refused, and what is checked when rows are read."""
 
-import pickle
 from dataclasses import replace
 
 import pyarrow as pa
@@ -48,10 +47,6 @@ def has_text(row):
 
 def double(row):
     return {"double": 2 * row["id"]}
-
-
-def jitter(row, rng):
-    return {"noise": float(rng.random())}
 
 
 def fail_on_odd(row):
@@ -124,22 +119,6 @@ def test_samples_that_are_skipped_are_left_out_of_the_order(folder, monkeypatch)
     assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
-def test_columns_that_a_filter_needs_are_still_read(folder):
-    dataset = me.read(folder).filter(has_text).survey().shuffle(1).select_columns(["id"])
-    rows = list(dataset)
-    assert sorted(row["id"] for row in rows) == [number for number in range(ROWS) if number != 6]
-    assert {*rows[0]} == {"id"}
-    where = me.read(folder, filters=pc.field("text") != "6").survey().shuffle(1).select_columns(["id"])
-    assert sorted(ids(where)) == [number for number in range(ROWS) if number != 6]
-    assert where.column_names == ["id"]
-
-
-def test_random_numbers_come_after_the_filter(folder):
-    dataset = me.read(folder).filter(is_even).survey().map(jitter, with_rng=True).shuffle(1)
-    assert sorted(ids(dataset)) == list(range(0, ROWS, 2))
-    assert len({row["noise"] for row in dataset}) == ROWS // 2
-
-
 def test_deleted_rows_stay_deleted(folder):
     deletes = Deletes(rows=pa.array([0, 1, 2, 34, 35, 36, 58]).to_numpy())
     dataset = with_order_step(me.read(folder), "deletes", deletes).filter(is_even).survey()
@@ -149,16 +128,6 @@ def test_deleted_rows_stay_deleted(folder):
     assert len(dataset.shuffle(1)) == len(kept)
 
 
-def test_it_can_be_pickled_and_read_by_workers(folder):
-    dataset = me.read(folder).filter(is_even).survey().shuffle(1).lanes(2)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert plan_of(copy).pipeline.source.steps == plan_of(dataset).pipeline.source.steps
-    expected = ids(dataset)
-    assert ids(copy) == expected
-    batches = me.Loader(me.read(folder).filter(is_even).survey().shuffle(1).lanes(2), num_workers=2, batch_size=None)
-    assert [row["id"] for row in batches] == expected
-
-
 def test_cached_rows_are_the_kept_ones(folder, tmp_path):
     dataset = me.read(folder).map(double).filter(is_even).survey().skip(4).shuffle(1).take(9)
     cached = dataset.cache(tmp_path / "cache")
@@ -166,11 +135,6 @@ def test_cached_rows_are_the_kept_ones(folder, tmp_path):
     assert len(cached) == 9
     everything = me.read(folder).filter(is_even).survey().shuffle(1).cache(tmp_path / "all")
     assert sorted(ids(everything)) == list(range(0, ROWS, 2))
-
-
-def test_the_quality_of_a_shuffle_of_kept_rows_is_known(folder):
-    quality = me.read(folder).filter(is_even).survey().shuffle(1).shuffle_quality(8)
-    assert quality is not None
 
 
 @pytest.mark.parametrize("name", ["shuffle", "take", "skip", "train_test_split"])
@@ -199,19 +163,6 @@ def test_after_steps_that_scatter_rows_the_error_names_the_step(folder):
         me.read(folder).batch(3).take(3)
     with pytest.raises(ValueError, match=r"take after filter is not possible.*Put take first\.$"):
         me.read(folder).filter(is_even).survey().batch(3).take(3)
-
-
-def test_a_second_shuffle_of_filtered_rows_needs_no_survey(folder):
-    dataset = me.read(folder, filters=pc.field("id") > 20).shuffle(1).survey().shuffle(2)
-    assert ops(dataset) == ["where", "shuffle", "shuffle"]
-    assert sorted(ids(dataset)) == list(range(21, ROWS))
-
-
-def test_a_split_is_not_larger_than_the_kept_rows(folder):
-    dataset = me.read(folder).filter(is_even).survey()
-    with pytest.raises(ValueError, match="test_size is 31, but the dataset has only 30 rows"):
-        dataset.train_test_split(31)
-    assert [len(half) for half in dataset.train_test_split(30)] == [0, 30]
 
 
 def test_there_is_nothing_left_to_survey(folder):

@@ -1,21 +1,15 @@
 """Drawing from the parts of a mixture: long runs however short those of the parts are, and a first row at once."""
 
-from itertools import islice, pairwise
+from itertools import islice
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import midepoch as me
 from files import write
 from midepoch.pipeline import draws
-from midepoch.pipeline.draws import RUN_ROWS, PartRows, deal
+from midepoch.pipeline.draws import RUN_ROWS, deal
 from midepoch.sources.blocks import FileBlocks
-from midepoch.stages.flow import RowRun
-from midepoch.testing import same
-from midepoch.values.rows import Rows
 
 SIZES = {"a": 9000, "b": 6000, "c": 3000}
 WEIGHTS = [3, 2, 1]
@@ -58,17 +52,6 @@ def test_runs_are_long_though_those_of_the_parts_are_short(parts, drawn, order):
     assert len(drawn) < 30
     assert sorted(drawn)[len(drawn) // 2] == RUN_ROWS
     assert got == [row["x"] for row in one_by_one(parts)]
-
-
-@pytest.mark.parametrize("cut", [0, 1, 499, 500, 501, 1024, 5000, 17_999])
-def test_runs_resume_at_any_row_with_the_next(parts, cut):
-    mixture = me.mix(parts, WEIGHTS, stop="all")
-    whole = [row["x"] for row in mixture]
-    mixture.set_epoch(0)
-    begun = [row["x"] for row in islice(mixture, cut)]
-    again = me.mix(parts, WEIGHTS, stop="all")
-    again.load_state_dict(mixture.state_dict())
-    assert begun + [row["x"] for row in again] == whole
 
 
 def test_the_first_row_waits_for_one_block_of_one_part(parts, monkeypatch):
@@ -125,69 +108,3 @@ def test_batches_of_a_mixture_in_every_form_have_the_rows_that_are_drawn_one_by_
 
 def plain(column):
     return column.tolist() if hasattr(column, "tolist") else column
-
-
-def run_of(part, start, size, form):
-    """A run of rows of a part; their numbers, and names, say which they are."""
-    numbers = np.arange(start, start + size)
-    columns = {"name": [f"{part}:{number}" for number in numbers.tolist()], "x": numbers + 1000 * part}
-    batch = pa.record_batch(columns)
-    rows = Rows(batch, form)
-    return RowRun(rows, numbers[:, None] + 1, numbers)
-
-
-@given(
-    parts=st.lists(st.integers(0, 3), min_size=1, max_size=60),
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    cuts=st.lists(st.integers(1, 59), max_size=3),
-    form=st.sampled_from(FORMS),
-)
-def test_each_draw_takes_the_next_row_of_its_part(parts, sizes, cuts, form):
-    def runs(part, start=0):
-        while True:
-            size = sizes[(part + start) % len(sizes)]
-            yield run_of(part, start, size, form)
-            start += size
-
-    waiting = [PartRows(runs(part)) for part in range(4)]
-    assert [of_part.ready(len(parts)) for of_part in waiting] == [len(parts)] * 4
-    got, keys, taken = [], [], [[] for _ in waiting]
-    bounds = sorted({0, len(parts), *(cut for cut in cuts if cut < len(parts))})
-    for begin, end in pairwise(bounds):
-        run, slices = deal(np.array(parts[begin:end], np.int32), waiting)
-        assert len(run.rows) == len(run) == end - begin
-        got += [(str(row["name"]), int(row["x"])) for row in map(plain_row, run.rows.items())]
-        keys += run.keys.tolist()
-        for part, of_part in enumerate(slices):
-            taken[part] += [cursor for some in of_part for (cursor,) in some.cursors.tolist()]
-    numbers = [parts[:draw].count(part) for draw, part in enumerate(parts)]
-    expected = list(zip(parts, numbers, strict=True))
-    assert got == [(f"{part}:{number}", 1000 * part + number) for part, number in expected]
-    assert keys == numbers
-    assert taken == [list(range(1, parts.count(part) + 1)) for part in range(4)]
-
-
-def plain_row(row):
-    return (
-        {name: column[0].as_py() for name, column in zip(row.schema.names, row.columns, strict=True)}
-        if isinstance(row, pa.RecordBatch)
-        else row
-    )
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_batches_of_dealt_rows_are_those_of_one_record_batch(form):
-    waiting = [PartRows(iter([run_of(part, start, 5, form) for start in (0, 5, 10)])) for part in range(2)]
-    assert [of_part.ready(20) for of_part in waiting] == [15, 15]
-    parts = np.array([0, 1, 1, 0, 0, 0, 0, 1, 0, 0, 1], np.int32)
-    rows = deal(parts, waiting)[0].rows
-    numbers = [parts[:draw].tolist().count(part) for draw, part in enumerate(parts.tolist())]
-    whole = pa.record_batch(
-        {
-            "name": [f"{part}:{number}" for part, number in zip(parts, numbers, strict=True)],
-            "x": np.array(numbers) + 1000 * parts.astype(np.int64),
-        }
-    )
-    for size in (1, 4, 11):
-        assert same(list(rows.batches(size)), list(Rows(whole, form).batches(size)))
-    assert same(rows.columns(), Rows(whole, form).columns())

@@ -3,11 +3,10 @@
 import pytest
 
 import midepoch as me
-from in_memory import SCHEMA, ids_of
+from in_memory import SCHEMA
 from midepoch.pipeline.draws import PartPosition
-from midepoch.pipeline.mixture import OpenMixture, join_positions
+from midepoch.pipeline.mixture import join_positions
 from midepoch.sources.source import EpochCut
-from midepoch.stages.columns import Convert
 from midepoch.stages.functions import Filter
 from mixtures import mixture, odd, odd_batches, part
 
@@ -44,24 +43,6 @@ def test_equal_rows_are_drawn_in_runs_and_give_the_same_items():
     assert list(flow(plain).as_single_items()) == list(flow(kept).as_single_items())
 
 
-def test_forms_keep_the_runs():
-    of = mixture({"a": part("a", stage=lambda of: Convert(form="numpy")), "b": part("b")})
-    assert of.schema is not None
-
-
-def test_parts_have_their_share_of_the_draws():
-    of = mixture({"a": part("a", 40), "b": part("b", 40)}, [3, 1])
-    draws = [cursor for _, cursor, _ in flow(of, lanes=1).as_single_items()]
-    for number, cursor in enumerate(draws, start=1):
-        first, second = of.part_positions(cursor)
-        assert first.drawn + second.drawn == number
-        assert abs(first.drawn - 0.75 * number) < 1
-
-
-def test_a_part_without_weight_is_never_drawn():
-    assert ids_of(flow(mixture({"a": part("a", 4), "b": part("b", 4)}, [1, 0]), lanes=1)) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("cursor", [(0, 0, 99, 0, 0, 0, 0), (9, 0, 1, 0, 0, 0, 0)])
 def test_a_position_that_no_run_can_have_reached_is_known(cursor):
     cut = mixture().cut(EpochCut(epoch=0, lanes=2))
@@ -69,20 +50,9 @@ def test_a_position_that_no_run_can_have_reached_is_known(cursor):
     assert not cut.reaches(0, cursor, 1)
 
 
-def test_the_rows_of_a_lane_are_those_of_all_parts():
-    assert mixture().cut(EpochCut(epoch=0, lanes=2)).size(0) == 6 + 3
-
-
 def test_a_state_with_appended_files_is_refused():
     with pytest.raises(me.CheckpointMismatchError, match="files were appended to a mixture"):
         mixture().cut(EpochCut(epoch=0, lanes=1, appended=(((0, 1),),)))
-
-
-def test_closing_closes_every_part():
-    opened = mixture().open(2)
-    assert isinstance(opened, OpenMixture)
-    opened.close()
-    assert [each.closed for each in opened.parts] == [True, True]
 
 
 def test_the_parts_that_are_left_share_the_draws_from_zero():

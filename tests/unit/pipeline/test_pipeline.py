@@ -1,13 +1,12 @@
 """A pipeline of an in-memory source: what it says of its items, and its lanes from any position."""
 
-import pickle
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 import midepoch as me
-from in_memory import SCHEMA, NumbersSource, Opened, ids_of, items_of
+from in_memory import SCHEMA, NumbersSource, Opened, ids_of
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.pipeline.adopt import adopt
@@ -51,18 +50,6 @@ def lanes(of, count=2):
     return PipelineLanes(of, EpochCut(epoch=0, lanes=count))
 
 
-def test_a_pipeline_is_uniform_unless_reading_decides_how_many_items_there_are():
-    assert pipeline(MAP, Batch(size=2), Convert(form="numpy")).uniform
-    for stage in (FILTER, MAP_BATCHES, BATCHED_FILTER):
-        assert not pipeline(MAP, stage).uniform
-
-
-def test_the_rows_of_an_item():
-    assert pipeline(MAP).item_rows == 1
-    assert pipeline(Batch(size=3), MAP, Batch(size=4)).item_rows == 12
-    assert pipeline(MAP_BATCHES, Batch(size=4)).item_rows == 4
-
-
 def test_the_number_of_items_of_a_lane():
     two = pipeline(Batch(size=3), Batch(size=2, drop_last=True))
     assert [two.items(rows) for rows in (-1, 0, 5, 6, 12, 14)] == [0, 0, 1, 1, 2, 2]
@@ -79,13 +66,6 @@ def test_the_cursor_has_a_number_for_each_stage_with_many_outputs():
     assert pipeline(replace(skipping, skip_log=None), MAP_BATCHES).begin == (0, 0)
 
 
-def test_the_form_of_the_items_and_whether_they_are_batches():
-    assert pipeline().item_spec == ("python", False)
-    assert pipeline(Convert(form="numpy"), Batch(size=2)).item_spec == ("numpy", True)
-    assert pipeline(Batch(size=2), MAP).item_spec == ("python", True)
-    assert pipeline(Batch(size=2), MAP_BATCHES).item_spec == ("python", False)
-
-
 def test_the_schema_and_whether_a_mixture_can_interleave_runs():
     text = pa.schema([("text", pa.string())])
     for stages, schema, run_schema in (
@@ -97,27 +77,6 @@ def test_the_schema_and_whether_a_mixture_can_interleave_runs():
         ((Batch(size=2),), None, None),
     ):
         assert (pipeline(*stages).schema, pipeline(*stages).run_schema) == (schema, run_schema)
-
-
-def test_whether_the_items_are_all_rows_with_all_columns():
-    assert pipeline().keeps_rows
-    assert pipeline(Convert(form="numpy")).keeps_rows
-    for stage in (Select(names=("text",)), FILTER, BATCHED_FILTER, MAP, Batch(size=2)):
-        assert not pipeline(stage).keeps_rows
-
-
-def test_the_first_stage_that_changes_the_number_of_items():
-    assert pipeline(MAP, Convert(form="numpy")).first_resizing is None
-    assert pipeline(MAP, Batch(size=2), FILTER).first_resizing == "batch"
-
-
-def test_the_functions_of_all_stages():
-    assert pipeline(MAP, Batch(size=2, collate=list), FILTER).functions == [same, list, is_even]
-
-
-def test_a_stage_is_found_by_the_caller_that_added_it():
-    assert pipeline(MAP, FILTER).find(Filter) is FILTER
-    assert pipeline(MAP).find(Filter) is None
 
 
 def test_the_random_numbers_of_a_function_do_not_depend_on_stages_that_change_no_row():
@@ -138,32 +97,6 @@ def test_rows_are_named_up_to_the_first_stage_that_makes_groups():
     assert pipeline(MAP, FILTER).context(0).rows_until == 3
     assert pipeline(MAP, Batch(size=2), MAP).context(0).rows_until == 2
     assert pipeline(MAP_BATCHES, MAP).context(0).rows_until == 1
-
-
-def test_what_was_asked_of_a_pipeline_does_not_stop_it_from_being_sent():
-    asked = pipeline(MAP, Batch(size=2))
-    assert (asked.item_spec, asked.schema, asked.run_schema) == (("python", True), None, None)
-    assert pickle.loads(pickle.dumps(asked)) == asked
-
-
-@pytest.mark.parametrize("stages", [(), (FILTER,), (MAP_BATCHES,), (MAP_BATCHES, BATCHED_FILTER, Batch(size=2))])
-def test_a_lane_resumes_after_any_item(stages):
-    of = pipeline(*stages)
-    whole = list(lanes(of).flow(Opened(), 1, of.begin).as_single_items())
-    assert whole
-    for number, (_, cursor, _) in enumerate(whole, start=1):
-        rest = list(lanes(of).flow(Opened(), 1, cursor).as_single_items())
-        assert rest == whole[number:]
-
-
-@pytest.mark.parametrize("stages", [(MAP,), (FILTER,), (Batch(size=2),), (BATCHED_FILTER,)])
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_readers_that_share_a_lane_take_every_item_once(stages, stride):
-    of = pipeline(*stages)
-    whole = items_of(lanes(of).flow(Opened(), 0, of.begin))
-    for skip in range(stride):
-        opened = lanes(of).open(Opened(), 0, LanePosition(of.begin), skip, stride)
-        assert items_of(opened) == whole[skip::stride]
 
 
 def test_items_that_were_delivered_ahead_are_left_out():

@@ -6,7 +6,7 @@ import pytest
 
 from in_memory import CONTEXT, assert_resumes_anywhere, flow_of, ids_of, items_of
 from midepoch._common.hashing import hash_keys
-from midepoch.stages.batch import Batch, Collate
+from midepoch.stages.batch import Batch
 from midepoch.stages.flow import Flow
 from midepoch.stages.functions import Filter, MapBatches
 from midepoch.stages.stage import Call
@@ -63,10 +63,6 @@ def test_the_last_batch_is_dropped_if_asked(single):
 def test_a_function_may_make_the_batches():
     stage = Batch(size=4, collate=lambda items: sum(item["id"] for item in items))
     assert items_of(outputs(stage)) == [6, 22, 17]
-
-
-def test_a_function_may_change_how_items_look():
-    assert items_of(outputs(Collate(function=lambda item: -item["id"])))[:3] == [0, -1, -2]
 
 
 @BOTH

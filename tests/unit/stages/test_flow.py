@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import midepoch as me
-from in_memory import CONTEXT, flow_of, ids_of, run_of
+from in_memory import CONTEXT, flow_of, run_of
 from midepoch.stages.flow import (
     Context,
     Flow,
@@ -27,16 +27,6 @@ def test_the_same_rows_in_each_form_are_the_same_single_items():
     assert [list(flow.as_single_items()) for flow in (runs, items, single)] == [due] * 3
 
 
-def test_single_items_are_never_many_at_a_time():
-    assert flow_of([3], single=True).as_item_runs() is None
-    assert [len(list(run.items)) for run in flow_of([3, 2]).as_item_runs()] == [3, 2]
-
-
-def test_cursors_of_several_numbers_are_tuples_of_integers():
-    run = ItemRun(["a", "b"], np.array([[1, 2], [3, 4]]), np.array([7, 8]))
-    assert list(run.single_items()) == [("a", (1, 2), 7), ("b", (3, 4), 8)]
-
-
 @pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("sizes", [[7], [1] * 7, [2, 5], [3, 4], [4, 3], [6, 1]])
 def test_row_runs_have_a_multiple_of_the_size(sizes, single):
@@ -52,12 +42,6 @@ def test_items_that_are_no_dicts_make_no_columns():
         list(flow.as_row_runs(2))
 
 
-def test_other_items_keep_what_is_known_of_a_flow():
-    flow = flow_of([2], form="numpy").with_single_items(iter([]))
-    assert (flow.form, flow.row_runs, flow.as_item_runs()) == ("numpy", None, None)
-    assert flow.schema is not None
-
-
 def test_only_the_first_group_has_delivered_outputs():
     runs = iter([run_of([4, 5]), run_of([6]), run_of([7])])
     groups = resume_groups(runs, (4, 2), skips=False, stage=1, context=CONTEXT)
@@ -70,11 +54,6 @@ def test_the_cursors_of_a_groups_outputs():
     assert len(set(keys.tolist())) == 3
     _, other_keys = Group(run_of([5]), (5,), delivered=0, skips=False).cursors_and_keys(3)
     assert not set(keys.tolist()) & set(other_keys.tolist()), "keys depend on the group"
-
-
-def test_a_group_may_have_no_outputs():
-    cursors, keys = Group(run_of([4]), (4,), delivered=0, skips=False).cursors_and_keys(0)
-    assert (cursors.shape, len(keys)) == ((0, 2), 0)
 
 
 def test_the_cursors_of_a_group_have_a_check_of_its_inputs_where_inputs_may_be_skipped():
@@ -101,31 +80,12 @@ def test_more_delivered_outputs_than_there_are_raise(delivered, outputs):
         check_delivered(delivered, outputs)
 
 
-def test_a_group_with_outputs_left_is_accepted():
-    check_delivered(0, 0)
-    check_delivered(2, 3)
-
-
 def test_a_row_is_named_until_a_stage_makes_groups():
     context = Context(seed=0, epoch=0, rows_until=2, locate=lambda key: ("a.arrow", key))
     assert context.name_row(1, 1234) == ", at row 1,234 of a.arrow"
     assert context.name_row(2, 5) == ", in the group from row 5 of a.arrow"
     assert context.name_row(2, 5, single=True) == ", at row 5 of a.arrow"
     assert context.name_row(3, 5) == ""
-
-
-def test_slices_of_a_run():
-    run = run_of(range(5))
-    assert run.slice(0, 5) is run
-    part = run.slice(1, 3)
-    assert ids_of(Flow(row_runs=iter([part]))) == part.keys.tolist() == [1, 2]
-    assert part.cursors.tolist() == [[2], [3]]
-
-
-def test_random_numbers_depend_on_stage_and_item():
-    draws = [CONTEXT.rng(salt, key).integers(1 << 60) for salt, key in ((1, 1), (1, 1), (1, 2), (2, 1))]
-    assert draws[0] == draws[1]
-    assert len(set(draws)) == 3
 
 
 KEYS = [3, 1, 2]

@@ -107,26 +107,6 @@ def test_no_sample_is_repeated_or_lost_whichever_fail_after_the_cut(
         ]
 
 
-@pytest.mark.parametrize("kind", list(GROUPS))
-@pytest.mark.parametrize("row", [None, 1, 17])
-def test_another_sample_that_works_now_is_refused_where_it_would_change_the_group_under_way(folder, kind, row, caplog):
-    caplog.set_level(logging.CRITICAL)
-    then = {1, 8, 17}
-    whole = list(build(folder, kind, then))
-    refused = 0
-    for stop in range(1, len(whole)):
-        first, state = cut(folder, kind, then, stop)
-        try:
-            rest = resumed(folder, kind, then - {row}, state)
-        except me.CheckpointMismatchError:
-            assert state["cursors"][0][1][2] > 0, "the cut is inside a group"
-            refused += 1
-        else:
-            assert tokens(first + rest) - tokens(whole) <= Counter({row: 8})
-            assert not tokens(whole) - tokens(first + rest)
-    assert (refused > 0) == (row is not None)
-
-
 @pytest.mark.parametrize("kind", ["first_fit", "best_fit", "batched"])
 def test_samples_skipped_at_the_end_of_a_lane_belong_to_its_last_group(folder, kind, caplog):
     caplog.set_level(logging.CRITICAL)
@@ -149,15 +129,6 @@ def test_a_sample_that_fails_now_is_refused_and_the_group_is_named(folder, kind,
     assert state["cursors"][0][1][1], "the cut is inside a group"
     with pytest.raises(me.CheckpointMismatchError, match=f"It begins at row {inside + 1} of part-0.parquet now"):
         resumed(folder, kind, {inside}, state)
-
-
-@pytest.mark.parametrize("kind", list(GROUPS))
-def test_a_state_that_is_loaded_and_saved_again_keeps_its_check(folder, kind, caplog):
-    caplog.set_level(logging.CRITICAL)
-    _, state = cut(folder, kind, {1}, 1)
-    dataset = build(folder, kind, {1})
-    dataset.load_state_dict(state)
-    assert dataset.state_dict()["cursors"] == state["cursors"]
 
 
 @pytest.mark.parametrize("kind", ["first_fit", "best_fit", "concat"])

@@ -13,8 +13,8 @@ from midepoch.stages.functions import Filter, Map, MapBatches
 from midepoch.stages.pack.documents import PackSpec
 from midepoch.stages.pack.stream import PackStream
 from midepoch.stages.pack.windows import PackWindows
-from midepoch.stages.skip import SkipErrors, SkipLog
-from midepoch.stages.stage import Call, Stage, name_of
+from midepoch.stages.skip import SkipErrors
+from midepoch.stages.stage import Call, name_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 CONTEXT = Context(seed=0, epoch=0, rows_until=0, locate=lambda key: ("file", key))
@@ -60,77 +60,6 @@ ONE_TO_ONE = (
 )
 
 
-def members(member):
-    return {key: getattr(stage, member) for key, stage in STAGES.items()}
-
-
-def test_every_kind_of_stage_is_tested_here():
-    def kinds(parent):
-        return {kind for child in parent.__subclasses__() for kind in (child, *kinds(child))}
-
-    concrete = {
-        kind for kind in kinds(Stage) if not kind.__abstractmethods__ and kind.__module__.startswith("midepoch.stages")
-    }
-    assert {kind.__name__ for kind in concrete} == {type(stage).__name__ for stage in STAGES.values()}
-
-
-def test_a_stage_has_the_name_by_which_users_know_it():
-    names = members("name")
-    assert [names[key] for key in ("map", "batched map", "filter", "batched filter")] == ["map", "map"] + ["filter"] * 2
-    assert [names[key] for key in ("select", "convert", "batch", "pack", "concat")] == [
-        "select_columns",
-        "with_format",
-        "batch",
-        "pack",
-        "pack",
-    ]
-    assert (names["process"], names["collate"]) == ("process", "collate_fn")
-
-
-def test_a_stage_names_the_functions_that_it_calls():
-    without = (
-        "select",
-        "rename",
-        "cast",
-        "fill",
-        "add",
-        "convert",
-        "tensors",
-        "library",
-        "batch",
-        "full batch",
-        "pack",
-        "concat",
-    )
-    assert members("functions") == {key: () if key in without else (function,) for key in STAGES}
-
-
-def test_the_number_of_outputs_where_it_follows_from_that_of_the_inputs():
-    for inputs in (0, 1, 3, 7):
-        counts = {"batch": -(-inputs // 3), "collated batch": -(-inputs // 3), "full batch": inputs // 3}
-        counts |= dict.fromkeys(ONE_TO_ONE, inputs)
-        assert {key: stage.count(inputs) for key, stage in STAGES.items()} == {key: counts.get(key) for key in STAGES}
-
-
-def test_a_function_whose_errors_are_skipped_has_an_unknown_number_of_outputs():
-    assert SkipErrors(call=call("process"), skip_log=SkipLog()).count(3) is None
-
-
-def test_which_stages_make_one_output_of_each_input():
-    assert members("one_to_one") == {key: key in ONE_TO_ONE for key in STAGES}
-    assert Batch(size=1).one_to_one
-
-
-def test_only_stages_whose_groups_have_many_outputs_add_a_number_to_the_cursor():
-    many = ("batched map", "pack", "concat")
-    assert members("many_outputs") == {key: key in many for key in STAGES}
-
-
-def test_the_size_of_a_group():
-    sizes = {"batch": 3, "full batch": 3, "collated batch": 3, "batched map": 5, "pack": 7}
-    assert members("group_size") == {key: sizes.get(key, 1) for key in STAGES}
-
-
 @pytest.mark.parametrize("in_runs", [True, False])
 def test_the_schema_is_known_until_a_function_changes_items(in_runs):
     selected = pa.schema([("text", pa.string())])
@@ -170,11 +99,6 @@ def test_a_state_remembers_the_batch_size_only_if_a_later_stage_groups_the_batch
 def test_stages_can_be_sent_to_workers():
     for stage in STAGES.values():
         assert pickle.loads(pickle.dumps(stage)) == stage
-
-
-def test_a_call_needs_a_function():
-    with pytest.raises(TypeError, match="map needs a function, got 3"):
-        Call(function=3, stage="map", number=1)
 
 
 def test_an_error_of_a_function_names_function_stage_and_row():

@@ -46,13 +46,6 @@ def test_a_count_is_that_of_one_first_row_only(tmp_path):
     assert counts.get(0, 25) == 8
 
 
-def test_positions_after_the_lane_are_not_kept(tmp_path):
-    counts = opened(tmp_path)
-    counts.put(0, 110, 3)
-    assert counts.get(0, 110) is None
-    assert counts.get(1, 0) is None
-
-
 def test_counts_that_need_too_many_bits_are_not_kept(tmp_path):
     counts = opened(tmp_path, lane_rows=1 << 30, size=1 << 26)
     counts.put(0, 0, 1 << 28)
@@ -76,14 +69,6 @@ def test_a_damaged_entry_is_unknown(tmp_path):
     moved = content[24:32] + content[8:]
     path.write_bytes(moved)
     assert opened(tmp_path).get(0, 0) is None
-
-
-def test_without_a_folder_counts_stay_in_memory(tmp_path):
-    for folder in (None, tmp_path / "missing"):
-        counts = opened(folder)
-        counts.put(0, 10, 4)
-        assert counts.get(0, 10) == 4
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_is_no_error(tmp_path, monkeypatch):
@@ -191,13 +176,6 @@ def test_other_packs_have_other_counts(folder, plans, change):
     length = len(changed)
     assert plans
     assert length == len(list(changed))
-
-
-def test_a_batch_size_does_not_matter(folder, plans):
-    len(packs(folder))
-    plans.clear()
-    len(packs(folder).batch(2))
-    assert not plans
 
 
 def test_wrong_counts_are_noticed(folder):

@@ -345,15 +345,6 @@ def test_one_document_of_very_many_packs(write, strategy):
     assert sum(int(pack["input_ids"].sum()) for pack in packs) == sum(range(30_000)) + 10 + 21
 
 
-def test_packs_in_arrow_form_and_some_columns_of_packs(write):
-    dataset = write(table()).pack(6)
-    batch = next(iter(dataset.with_format("arrow").batch(2)))
-    assert batch.column("input_ids").to_pylist() == lists(islice(dataset.with_format("numpy"), 2))
-    assert list(next(iter(dataset.select_columns(["cu_seqlens"])))) == ["cu_seqlens"]
-    with pytest.raises(me.SchemaMismatchError, match="no column 'text'"):
-        next(iter(dataset.select_columns(["text"])))
-
-
 def with_media(row):
     """Two pixels for each token, a scalar and a text; nothing of it for every third row."""
     number = int(row["text"].split()[1])
@@ -382,11 +373,6 @@ def test_C1_other_columns_are_joined_in_the_order_of_a_packs_documents(write, st
     assert sorted(number for pack in packs for number in pack["id"]) == [0, 1, 3, 4, 5]
 
 
-def test_others_of_an_overlong_document_alone(write):
-    packs = list(write(table()).map(with_media).pack(5, strategy="first_fit", overlong="alone", others="join"))
-    assert [pack["id"] for pack in packs] == [[0, 1], [3], [4, 5]]
-
-
 def test_others_go_into_packs_however_rows_come(write):
     rows = write(table(size=pa.array(range(6)), vector=pa.array([[n, n] for n in range(6)], pa.list_(pa.float32()))))
     options = {"overlong": "alone", "others": "join", "strategy": "first_fit"}
@@ -408,23 +394,6 @@ def test_others_go_into_packs_however_rows_come(write):
     assert [pack["text"] for pack in arrow] == [pack["text"] for pack in straight]
 
 
-def test_tensors_that_a_function_returns_stay_tensors(write):
-    def tensors(row):
-        return {"pixel_values": torch.ones((1, 2), dtype=torch.bfloat16), "input_ids": torch.tensor(row["input_ids"])}
-
-    rows = write(table()).filter(lambda row: len(row["input_ids"])).map(tensors)
-    first = next(iter(rows.pack(5, strategy="first_fit", overlong="alone", others="join")))
-    assert (first["pixel_values"].dtype, tuple(first["pixel_values"].shape)) == (torch.bfloat16, (2, 2))
-
-
-def test_others_do_not_replace_what_a_pack_makes_itself(write):
-    made = {"position_ids": along(lambda _: 77), "document_ids": along(lambda _: 77), "labels": along(lambda _: 77)}
-    plain = list(write(table(), "plain").pack(5, overlong="drop", labels="input_ids"))
-    packs = list(write(table(**made)).pack(5, overlong="drop", labels="input_ids", others="join"))
-    for name in ("input_ids", "position_ids", "document_ids", "cu_seqlens", "labels"):
-        assert lists(packs, name) == lists(plain, name)
-
-
 def test_masks_of_pixels_and_sounds_are_no_masks_of_tokens(write):
     def masked(row):
         return {"pixel_attention_mask": np.ones((1, 2), bool), "feature_attention_mask": np.ones((1, 3), np.int32)}
@@ -433,13 +402,6 @@ def test_masks_of_pixels_and_sounds_are_no_masks_of_tokens(write):
     assert pack["pixel_attention_mask"].shape == (len(pack["cu_seqlens"]) - 1, 2)
     assert pack["feature_attention_mask"].shape == (len(pack["cu_seqlens"]) - 1, 3)
     assert "pixel_attention_mask" not in next(iter(write(table(), "b").map(masked).pack(5)))
-
-
-def test_batches_of_packs_with_others_are_lists_of_arrays(write):
-    packs = write(table()).map(with_media).pack(8, overlong="drop", others="join", pad=0).with_format("numpy")
-    batch = next(iter(packs.batch(2)))
-    assert batch["input_ids"].shape == (2, 8)
-    assert isinstance(batch["pixel_values"], list)
 
 
 @pytest.mark.parametrize(
@@ -456,19 +418,3 @@ def test_batches_of_packs_with_others_are_lists_of_arrays(write):
 def test_others_that_cannot_be_joined_are_refused(write, options, message):
     with pytest.raises(ValueError, match=message):
         write(table()).pack(5, **options)
-
-
-def test_others_of_unequal_shapes_are_named(write):
-    rows = write(table()).map(lambda row: {"pixels": np.ones((1, len(row["text"]) + len(row["input_ids"])))})
-    with pytest.raises(ValueError, match=r"'pixels' has arrays of the shapes \('n', 8\) and \('n', 9\)"):
-        list(rows.pack(5, strategy="first_fit", overlong="drop", others="join"))
-
-
-def test_a_state_knows_whether_others_are_joined(write):
-    joined, plain = (write(table(), name).pack(5, overlong="drop", others=name) for name in ("join", "drop"))
-    assert "others" not in plain.state_dict()["fingerprint"]["pipeline"][0], "as states of before have it"
-    state = joined.state_dict()
-    del state["checksum"]
-    state["fingerprint"]["data"] = plain.state_dict()["fingerprint"]["data"]
-    with pytest.raises(me.CheckpointMismatchError, match="others"):
-        plain.load_state_dict(state)
