@@ -76,13 +76,11 @@ def in_words(error: Exception) -> str:
     error and the line of the function are added.
     """
     notes = [note.removeprefix("midepoch: ") for note in getattr(error, "__notes__", [])]
-    if isinstance(error, MidepochError):
-        return "\n  ".join([str(error), *notes])
-    if notes:
-        return "\n  ".join([f"{type(error).__name__}: {error}", *notes, *_line_of_user(error)])
-    if isinstance(error, OSError) and error.filename is not None:
+    if isinstance(error, OSError) and error.filename is not None and not notes:
         return f"{error.filename} cannot be used: {error.strerror}. Check the path, its permissions and the disk."
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    if notes and not isinstance(error, MidepochError):
+        return "\n  ".join([f"{type(error).__name__}: {error}", *notes, *_line_of_user(error)])
+    return "\n  ".join([(isinstance(error, OSError) and error.strerror) or str(error), *notes])
 
 
 def _line_of_user(error: Exception) -> list[str]:

@@ -5,11 +5,12 @@ Here is also what to use in place of names that users of other libraries look fo
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import index as as_index
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -107,12 +108,15 @@ class MapView(Generic[Element]):
 
     def sampler(
         self, *, seed: int | None = None, num_shards: int = 1, index: int = 0, lanes: int | None = None
-    ) -> "PositionSampler":
+    ) -> "Dataset[int]":
         """The positions in an order, for ``DataLoader(view, sampler=...)``; a true permutation if there is a ``seed``.
 
         The order is another one in every epoch. Ranks get disjoint positions by ``num_shards`` and ``index``. The
         sampler has ``state_dict``, ``load_state_dict`` and ``set_epoch``; a state fits any number of ranks. With
         ``lanes`` the order is the same on every number of ranks that divides them.
+
+        A DataLoader with workers asks for positions ahead of the batches it delivers. torchdata's StatefulDataLoader
+        knows which were delivered; with others take states at the end of an epoch, or without workers.
         """
         from midepoch.dataset.dataset import Dataset, from_source
 
@@ -122,36 +126,7 @@ class MapView(Generic[Element]):
             positions = positions.shuffle(seed, level="row")
         if lanes is not None:
             positions = positions.lanes(lanes)
-        return PositionSampler(positions.shard(num_shards, index))
-
-
-class PositionSampler:
-    """Positions in an order, for any DataLoader that takes a sampler. A loop starts where the last state was.
-
-    A DataLoader with workers asks for positions ahead of the batches it delivers. torchdata's StatefulDataLoader knows
-    which were delivered; with others take states at the end of an epoch, or without workers.
-    """
-
-    def __init__(self, positions: "Dataset") -> None:
-        self._positions = positions
-
-    def __iter__(self) -> Iterator[int]:
-        return (row[POSITION] for row in self._positions)
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Start the next loop at the beginning of an epoch, or at the state that was loaded, if it is of that epoch."""
-        self._positions.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What was sampled so far: the state of a dataset."""
-        return self._positions.state_dict()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Start from a state, also one of another number of ranks."""
-        self._positions.load_state_dict(state_dict)
+        return positions.shard(num_shards, index).map(itemgetter(POSITION))
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,11 @@ from midepoch.sources.lane import FileRowsLanes
 from midepoch.storage.listing import PathSpec
 from midepoch.values.columns import FORMS
 
-ROUNDINGS = ("closest", "pct1_dropremainder")
 EXAMPLES = "'train', 'train[:10%]', 'train[100:-100]' or 'train+test[50%:]'"
 TERM = re.compile(
     r"(?P<split>\w+(?:\.\w+)*)"
     r"(?:\[(?:(?P<start>-?\d+(?:_\d+)*)(?P<start_pct>%)?)?:(?:(?P<stop>-?\d+(?:_\d+)*)(?P<stop_pct>%)?)?\])?"
-    r"(?:\((?P<rounding>[^)]*)\))?"
+    r"(?P<rounding>\(closest\))?"
 )
 LENGTHS = (
     "lengths are exact, never estimated. Leave it out and use len(dataset); after a filter, a batched map or a pack "
@@ -311,25 +310,14 @@ class Term:
     start: int | None = None
     stop: int | None = None
     percent: bool = False
-    rounding: str = "closest"
 
     def bounds(self, count: int) -> tuple[int, int]:
         """The bounds as row numbers, in a split of ``count`` rows. Negative bounds count from the end."""
-        start = 0 if self.start is None else self._bound(self.start, count)
-        stop = count if self.stop is None else self._bound(self.stop, count)
-        return start, stop
-
-    def _bound(self, bound: int, count: int) -> int:
-        if self.percent and self.rounding == "closest":
-            bound = percent_of(bound, count)
-        elif self.percent:
-            if count < 100:
-                raise ValueError(
-                    f"The rounding pct1_dropremainder needs a split of at least 100 rows; this one has {count}. Leave "
-                    "it out, or use rows instead of percents."
-                )
-            bound *= count // 100
-        return clipped(bound, count)
+        start, stop = (
+            percent_of(bound, count) if self.percent and bound is not None else bound
+            for bound in (self.start, self.stop)
+        )
+        return clipped(start or 0, count), count if stop is None else clipped(stop, count)
 
 
 def parse(expression: str) -> list[Term]:
@@ -339,17 +327,13 @@ def parse(expression: str) -> list[Term]:
 
 def _term(text: str, expression: str) -> Term:
     match = TERM.fullmatch(text)
-    if match is None:
+    percent = match is not None and bool(match["start_pct"] or match["stop_pct"])
+    if match is None or (match["rounding"] and not percent):
         raise ValueError(f"split is {expression!r}; write it as {EXAMPLES}.")
-    bounds = [match["start"], match["stop"]]
-    percent = bool(match["start_pct"] or match["stop_pct"])
-    start, stop = (None if bound is None else int(bound) for bound in bounds)
-    rounding = match["rounding"]
-    if rounding is not None and (rounding not in ROUNDINGS or not percent):
-        raise ValueError(f"split is {expression!r}; a rounding can be {' or '.join(ROUNDINGS)}, and needs percents.")
+    start, stop = (None if match[name] is None else int(match[name]) for name in ("start", "stop"))
     if percent and any(bound is not None and abs(bound) > 100 for bound in (start, stop)):
         raise ValueError(f"split is {expression!r}; percents must be between -100 and 100.")
-    return Term(split=match["split"], start=start, stop=stop, percent=percent, rounding=rounding or "closest")
+    return Term(split=match["split"], start=start, stop=stop, percent=percent)
 
 
 def select_terms(expression: str | None, splits: Sequence[str], dataset: str) -> list[Term]:

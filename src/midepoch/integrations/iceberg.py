@@ -20,7 +20,14 @@ from midepoch.delivery.passes import Pass
 from midepoch.errors import CheckpointMismatchError, DataFormatError, NoDataError, needs
 from midepoch.extending import FrontDoor
 from midepoch.index.index import IndexView
-from midepoch.integrations.iceberg_columns import FieldIdIndex, NamedField, TableColumns, fields_inside, id_of
+from midepoch.integrations.iceberg_columns import (
+    FieldIdIndex,
+    NamedField,
+    TableColumns,
+    fields_inside,
+    id_of,
+    with_fields_inside,
+)
 from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions
 from midepoch.order.selection import Deletes
 from midepoch.storage.urls import local_path
@@ -296,14 +303,7 @@ def _arrow_schema(schema: Any) -> pa.Schema:
 
 def _stored(field: pa.Field) -> pa.Field:
     kind = getattr(field.type, "storage_type", field.type)
-    inside = [_stored(one) for one in fields_inside(kind)]
-    if pa.types.is_struct(kind):
-        kind = pa.struct(inside)
-    elif pa.types.is_map(kind):
-        kind = pa.map_(*inside)
-    elif inside:
-        kind = (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(*inside)
-    return field.with_type(kind)
+    return field.with_type(with_fields_inside(kind, [_stored(one) for one in fields_inside(kind)]))
 
 
 def _table_columns(schema: Any, columns: pa.Schema, mapping: Any) -> TableColumns:

@@ -53,29 +53,31 @@ def described(field: pa.Field) -> str:
     return f"#{id_of(field)} {kind}"
 
 
+def with_fields_inside(kind: pa.DataType, fields: Sequence[pa.Field]) -> pa.DataType:
+    """The type with other fields inside of it."""
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    if pa.types.is_map(kind):
+        return pa.map_(*fields, keys_sorted=kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(*fields, kind.list_size)
+    return (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(*fields) if fields else kind
+
+
 def with_ids(fields: Sequence[pa.Field], names: Mapping[str, NamedField]) -> list[pa.Field]:
     """The fields with the ids of their names. Those that have none there keep no id, so that nothing finds them."""
     return [_with_id(field, names.get(field.name)) for field in fields]
 
 
 def _with_id(field: pa.Field, named: NamedField | None) -> pa.Field:
-    inside = named.fields if named is not None else {}
+    own = fields_inside(field.type)
+    inside = (
+        [one.name for one in own] if pa.types.is_struct(field.type) else [KEY, VALUE] if len(own) == 2 else [ELEMENT]
+    )
+    names = named.fields if named is not None else {}
+    fields = [_with_id(one, names.get(name)) for one, name in zip(own, inside, strict=False)]
     metadata = {} if named is None or named.id is None else {FIELD_ID: str(named.id)}
-    return field.with_type(_inside_with_ids(field.type, inside)).with_metadata(metadata)
-
-
-def _inside_with_ids(kind: pa.DataType, names: Mapping[str, NamedField]) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct(with_ids([kind.field(number) for number in range(kind.num_fields)], names))
-    if pa.types.is_map(kind):
-        key, item = _with_id(kind.key_field, names.get(KEY)), _with_id(kind.item_field, names.get(VALUE))
-        return pa.map_(key, item, keys_sorted=kind.keys_sorted)
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_with_id(kind.value_field, names.get(ELEMENT)), kind.list_size)
-    for is_kind, make in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
-        if is_kind(kind):
-            return make(_with_id(kind.value_field, names.get(ELEMENT)))
-    return kind
+    return field.with_type(with_fields_inside(field.type, fields)).with_metadata(metadata)
 
 
 @dataclass(frozen=True, kw_only=True)

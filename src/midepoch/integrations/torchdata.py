@@ -42,15 +42,10 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
 
 def _check_kind(checkpoint: Any) -> None:
     """Raise if this cannot be what ``state_dict()`` of a StatefulDataLoader returned."""
-    if isinstance(checkpoint, list | tuple):
-        raise CheckpointMismatchError(
-            f"This is a {type(checkpoint).__name__} of checkpoints. Pass each rank's checkpoint as an argument of its "
-            "own: from_stateful_dataloader(*checkpoints)."
-        )
     if not isinstance(checkpoint, Mapping):
         raise CheckpointMismatchError(
             f"This is not the checkpoint of a StatefulDataLoader, but a {type(checkpoint).__name__}. Pass the dict "
-            "that its state_dict() returned."
+            "that its state_dict() returned, or those of all ranks: from_stateful_dataloader(*checkpoints)."
         )
     if "version" in checkpoint and "fingerprint" in checkpoint:
         raise CheckpointMismatchError(

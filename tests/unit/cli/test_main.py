@@ -137,12 +137,6 @@ def test_inspect_finds_the_state_and_the_next_rows_D2(home, capsys):
     assert "fits        these files" in out
 
 
-def test_inspect_says_which_file_differs_and_exits_with_1(home, capsys):
-    code, [facts] = value("inspect loader.json --data data/part-0.parquet data/part-1.parquet", capsys)
-    assert code == 1
-    assert facts["difference"].startswith("part-2.parquet is missing.")
-
-
 def test_inspect_compares_with_a_pipeline_of_the_user(home, capsys):
     code, [facts] = value("inspect loader.json --data data --pipeline train:pipeline", capsys)
     assert code == 1

@@ -19,16 +19,6 @@ def test_one_process_reads_file_after_file_row_after_row(folder):
     assert ids(me.read(folder)) == list(range(60))
 
 
-def test_epochs_follow_each_other(folder):
-    dataset = me.read(folder).shuffle(4, window=10)
-    first, second = ids(dataset), ids(dataset)
-    assert sorted(first) == sorted(second) == list(range(60))
-    assert first != second
-    assert dataset.epoch == 2
-    dataset.set_epoch(0)
-    assert ids(dataset) == first
-
-
 def test_a_loop_that_was_left_starts_again_unless_its_state_is_loaded(folder):
     dataset = me.read(folder)
     for _ in range(2):
@@ -103,12 +93,6 @@ def test_repeat_without_a_number_never_ends(folder):
     assert [next(endless)["id"] for _ in range(10)] == [0, 1, 2] * 3 + [0]
 
 
-def test_an_empty_dataset_ends(folder):
-    assert list(me.read(folder).take(0)) == []
-    assert list(me.read(folder).take(0).repeat()) == []
-    assert list(me.read(folder).take(0).shuffle(level="row")) == []
-
-
 def test_lengths_are_known_without_reading(folder, monkeypatch):
     monkeypatch.setattr("midepoch.sources.ahead.make_rows", None)
     dataset = me.read(folder)
@@ -174,13 +158,6 @@ def test_a_shard_that_the_launcher_chose_is_replaced_by_one_of_the_user(folder, 
     assert ids(launched.batch(2).shard(2, 0)) == ids(me.read(folder).batch(2).shard(2, 0))
     assert ids(launched.shard(1, 0)) == list(range(60))
     assert ids(launched.shard(2, 0).shard(2, 1)) == ids(me.read(folder).shard(2, 0).shard(2, 1))
-
-
-def test_a_shard_that_the_user_chose_is_not_replaced_by_the_launcher(folder, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    for shard in ((2, 0), (1, 0)):
-        assert ids(with_launched_shard(me.read(folder).shard(*shard))) == ids(me.read(folder).shard(*shard))
 
 
 @pytest.mark.parametrize(

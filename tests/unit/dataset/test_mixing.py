@@ -232,15 +232,6 @@ class TestChanges:
         assert of("d", got) == plain[: len(of("d", got))]
         assert len(of("d", got)) > 36
 
-    def test_at_the_beginning_of_an_epoch(self, part, caplog):
-        dataset = me.mix([part("a"), part("b")], [2, 1])
-        list(dataset)
-        later = me.mix([part("a"), part("b"), part("c")], stop="first")
-        later.load_state_dict(dataset.state_dict())
-        assert later.epoch == 1
-        assert "c.arrow" in caplog.text
-        assert of("c", ids(later))
-
     def test_the_merged_states_of_several_ranks(self, part):
         def rank(number, *weights):
             return me.mix([part("a").filter(is_any), part("b")], weights, stop="all").lanes(4).shard(2, number)

@@ -15,17 +15,6 @@ def test_a_map_lays_its_result_over_the_item(folder):
     assert next(iter(me.read(folder).map(lambda row: row["id"] * 2).skip(4))) == 8
 
 
-def test_a_batched_map_may_return_more_and_fewer_rows(folder):
-    options = {"batched": True, "batch_size": 4, "remove_columns": ["text", "tokens", "maybe"]}
-    expected = [number for number in range(60) for _ in range(number % 3)]
-    assert ids(me.read(folder).map(spread, **options)) == expected
-    assert ids(me.read(folder).map(spread, **options).batch(7)) == expected
-    assert (
-        ids(me.read(folder).map(plus_one).map(spread, batched=True, remove_columns=["text", "tokens", "maybe", "next"]))
-        == expected
-    )
-
-
 def test_a_batched_map_that_forgets_columns_raises(folder):
     with pytest.raises(ValueError, match=r"different lengths.*remove_columns"):
         list(me.read(folder).map(spread, batched=True, batch_size=4))

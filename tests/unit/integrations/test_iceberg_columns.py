@@ -1,7 +1,5 @@
 """Files read by the ids of their columns."""
 
-import pickle
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -10,7 +8,7 @@ import midepoch as me
 from files import write
 from midepoch.dataset import Dataset, from_source
 from midepoch.dataset.read import ReadOptions
-from midepoch.errors import DataFormatError, SchemaMismatchError
+from midepoch.errors import DataFormatError
 from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.filters import Where
@@ -51,48 +49,12 @@ def rows(index, columns=None, filters=None):
     return list(from_source(ReadOptions(columns=columns, filters=filters).rows(index), Dataset))
 
 
-def test_columns_are_those_of_the_table(index):
-    expected = [{"b": n, "c": None, "a": 10 * n} for n in range(1, 5)] + [{"b": 5, "c": "x", "a": 50}]
-    assert rows(index) == rows(pickle.loads(pickle.dumps(index))) == expected
-    assert rows(index, ["c"]) == [{"c": row["c"]} for row in expected]
-    with pytest.raises(SchemaMismatchError, match=r"The table has no column 'z'\. It has: b, c, a"):
-        rows(index, ["z"])
-
-
 def test_statistics_are_those_of_the_column_and_not_of_its_name(index):
     assert [index.stored_name(0, name) for name in "abc"] == ["b", "a", None]
     assert rows(index, ["b"], pc.field("b") <= 2) == [{"b": 1}, {"b": 2}]
     assert Where.of(index, pc.field("b") <= 2).blocks.tolist() == [True, False, False]
     assert Where.of(index, pc.field("a") >= 30).blocks.tolist() == [False, True, True]
     assert rows(index, ["b"], pc.field("c") == "x") == [{"b": 5}]
-
-
-def test_files_without_ids_are_read_by_name(tmp_path):
-    write(tmp_path / "0.parquet", pa.record_batch({"a": [1], "old": [2], "other": [3]}), "parquet")
-    table = pa.schema([field("a", pa.int64(), 1), field("new", pa.int64(), 2)])
-
-    def named(**ids):
-        names = {name: NamedField(number, {}) for name, number in ids.items()}
-        return rows(FieldIdIndex(open_index(tmp_path), TableColumns(schema=table, names=names)))
-
-    assert named(a=1, new=2) == [{"a": 1, "new": None}]
-    assert named(a=1, old=2, new=2) == [{"a": 1, "new": 2}]
-    assert named(a=9) == [{"a": None, "new": None}]
-    with pytest.raises(DataFormatError, match=r"0\.parquet has columns without ids"):
-        FieldIdIndex(open_index(tmp_path), TableColumns(schema=table))
-
-
-def test_columns_that_a_file_lacks_have_a_value_of_the_file_a_default_or_null(tmp_path):
-    write(tmp_path / "0.parquet", batch([field("a", pa.int64(), 1)], [1, 2]), "parquet")
-    write(tmp_path / "1.parquet", batch([field("a", pa.int64(), 1)], [3]), "parquet")
-    fields = [field(name, pa.int64(), number) for number, name in enumerate("abcd", 1)]
-    table = TableColumns(schema=pa.schema(fields), defaults={2: pa.scalar(7), 3: pa.scalar(8)}, required=frozenset([4]))
-    index = FieldIdIndex(open_index(tmp_path), table, [{3: pa.scalar(9)}, {}])
-    expected = [{"a": 1, "b": 7, "c": 9}, {"a": 2, "b": 7, "c": 9}, {"a": 3, "b": 7, "c": 8}]
-    assert rows(index, ["a", "b", "c"]) == rows(pickle.loads(pickle.dumps(index)), ["a", "b", "c"]) == expected
-    assert rows(index, ["b"], pc.field("c") == 8) == [{"b": 7}]
-    with pytest.raises(DataFormatError, match=r"0\.parquet: it lacks 'd', which is never null in the table"):
-        rows(index, ["d"])
 
 
 def test_slices_of_nested_columns_keep_their_rows_and_nulls():

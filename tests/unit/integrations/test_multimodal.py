@@ -88,13 +88,11 @@ def test_a_source_without_files_needs_no_folder(folders):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"on_error": "ignore"}, "on_error is 'ignore'; it can be 'raise' or 'skip'"),
         ({"max_skipped": 3}, "max_skipped is 3, but nothing is skipped"),
         ({"max_skipped": -1, "on_error": "skip"}, "max_skipped"),
         ({"processor": "tokenize"}, "processor must be a function of a sample, got 'tokenize'"),
         ({"shuffle_seed": 1, "data_seed": 2}, r"shuffle_seed is 1 and data_seed is 2\. Pass one of them"),
         ({"data_seed": 1.5}, "shuffle_seed must be an integer"),
-        ({"video_frames": 0}, "video_frames is 0; it must be at least 1"),
         ({"trust_shared": "no"}, "trust_shared must be True or False, got 'no'"),
     ],
 )

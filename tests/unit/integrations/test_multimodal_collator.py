@@ -40,14 +40,6 @@ def test_C1_samples_padded_right():
     }
 
 
-def test_C1_samples_padded_left():
-    assert lists(MultiModalCollator(padding="left", pad=9)([sample(1, 2, 3), sample(4)])) == {
-        "input_ids": [[1, 2, 3], [9, 9, 4]],
-        "labels": [[101, 102, 103], [-100, -100, 104]],
-        "attention_mask": [[1, 1, 1], [0, 0, 1]],
-    }
-
-
 def test_C1_samples_flattened():
     assert lists(MultiModalCollator(padding="flatten")([sample(1, 2, 3), sample(4), sample(5, 6)])) == {
         "input_ids": [[1, 2, 3, 4, 5, 6]],
@@ -141,11 +133,6 @@ def test_a_sample_without_tokens_and_a_single_one(padding):
     assert batch["input_ids"].numel() == (2 if padding == "flatten" else 4)
     assert collate(sample(1, 2))["input_ids"].tolist() == [[1, 2]]
     assert collate(UserDict(sample(1, 2)))["input_ids"].tolist() == [[1, 2]]
-
-
-def test_labels_that_nobody_has():
-    items = [sample(1) | {"labels": None}, sample(2) | {"labels": None}]
-    assert MultiModalCollator()(items)["labels"] is None
 
 
 @pytest.mark.parametrize(

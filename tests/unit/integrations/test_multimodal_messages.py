@@ -152,11 +152,6 @@ def test_files_that_no_part_refers_to_belong_to_the_sample():
     assert "pic" not in sample
 
 
-@pytest.mark.parametrize("nothing", [None, [], (), {"bytes": None, "path": None}])
-def test_no_files_at_all(nothing):
-    assert read({"messages": user("hi"), "images": nothing})["images"] == []
-
-
 @pytest.mark.parametrize("wrap", [lambda messages: messages, lambda messages: {"messages": messages}])
 def test_messages_as_json_text(wrap):
     text = json.dumps(wrap(user({"type": "image_url", "image_url": {"url": data_url(picture(3))}}, "look")))
@@ -239,13 +234,6 @@ def test_an_error_names_the_path_in_the_row(tmp_path):
         with pytest.raises(PIL.UnidentifiedImageError) as caught:
             one({"type": "image", "image": value})
         assert not hasattr(caught.value, "__notes__")
-
-
-def test_the_row_is_left_as_it_was():
-    row = {"messages": user({"type": "image", "text": None, "image": {"bytes": picture(1), "path": None}})}
-    before = repr(row)
-    read(row)
-    assert repr(row) == before
 
 
 def process(sample):
