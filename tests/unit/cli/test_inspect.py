@@ -50,6 +50,10 @@ def some(dataset):
     return dataset.filter(odd).batch(4)
 
 
+def surveyed(dataset):
+    return some(dataset).survey()
+
+
 def mixed(dataset):
     return me.mix({"web": docs("web"), "code": docs("code")}, weights=[3, 1], seed=5).batch(4)
 
@@ -144,6 +148,16 @@ def test_packs_that_are_not_counted_are_items(pipelines, capsys):
     _, out = said(capsys, "inspect", "state.json", "--data", "web")
     assert "done        3 items of 2 rows; --data says of how many" in out
     assert "next rows   The state is of a pipeline with filter, which cannot be built from the state alone" in out
+
+
+def test_what_a_rank_delivered_ahead_of_others_is_done(pipelines, capsys):
+    dataset = me.read("web").filter(pipelines.odd).lanes(1)
+    loaders = [me.Loader(dataset.shard(2, rank), batch_size=4, even=None) for rank in range(2)]
+    ahead, behind = map(iter, loaders)
+    got = [*islice(ahead, 5), next(behind)]
+    state = me.merge_states([loader.state_dict() for loader in loaders])
+    facts = facts_of(capsys, state, "--data", "web", "--pipeline", "pipelines:surveyed")
+    assert (facts["done"], facts["total"]) == (sum(len(batch["id"]) for batch in got), 75)
 
 
 def test_a_state_of_one_rank_says_so(pipelines, capsys):
