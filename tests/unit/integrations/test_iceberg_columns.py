@@ -79,6 +79,20 @@ def test_slices_of_nested_columns_keep_their_rows_and_nulls():
     assert read["m"].to_pylist() == expected
 
 
+def test_slices_of_maps_keep_their_rows_and_nulls():
+    def of(kind):
+        key = pa.field("key", pa.string(), nullable=False, metadata={FIELD_ID: "2"})
+        return field("m", pa.map_(key, field("value", kind, 3)), 1)
+
+    class Sliced:
+        def read(self, block):
+            return batch([of(pa.int32())], [[("a", n)] if n % 3 else None for n in range(9)]).slice(2, 5)
+
+    wanted = pa.schema([of(pa.int64())])
+    read = TableBlocks(Sliced(), [of(pa.int32())], wanted, "file", TableColumns(schema=wanted)).read(Block(0, 0, 0, 5))
+    assert read["m"].to_pylist() == [[("a", n)] if n % 3 else None for n in range(2, 7)]
+
+
 def test_a_type_that_does_not_fit_is_named(tmp_path):
     write(tmp_path / "0.parquet", batch([field("a", pa.string(), 1)], ["x"]), "parquet")
     with pytest.raises(DataFormatError, match=r"0\.parquet: 'a' is string, which does not become int64"):
