@@ -51,6 +51,16 @@ def test_a_batch_comes_from_the_blocks_that_are_delivered(folder, shuffle):
     assert (quality.rows, quality.blocks, quality.batch_size, quality.lanes) == (len(numbers), 40, BATCH, 1)
 
 
+def test_the_figures_are_those_of_the_lanes_of_the_present_epoch(folder):
+    dataset = me.read(folder).shuffle(1, window=150, window_blocks=1).lanes(4)
+    for epoch in range(2):
+        quality, numbers = dataset.shuffle_quality(BATCH), delivered(dataset)
+        assert quality.blocks_across_lanes == pytest.approx(np.mean(blocks_in_batches(numbers))), epoch
+        in_lanes = [blocks for lane in range(4) for blocks in blocks_in_batches(numbers[lane::4])]
+        assert quality.blocks_per_batch == pytest.approx(np.mean(in_lanes))
+        assert quality.lanes == 4
+
+
 def test_no_data_is_read(folder):
     dataset = me.read(folder).shuffle(1).map(str).batch(7)
     shutil.rmtree(folder)
