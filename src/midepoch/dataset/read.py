@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -74,9 +74,9 @@ class ReadOptions:
         _ = self.most_record_bytes, self.fetch
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], **others: Any) -> Self:
-        """The options among the arguments of a call, with ``others`` that the caller sets itself."""
-        return cls(**{one.name: arguments[one.name] for one in fields(cls) if one.name in arguments} | others)
+    def among(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the arguments of a call that are options of this class."""
+        return {one.name: arguments[one.name] for one in fields(cls) if one.name in arguments}
 
     @property
     def most_record_bytes(self) -> int:
@@ -181,7 +181,7 @@ def read(
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
     remembers it; ``MIDEPOCH_TRUST_SHARED=1`` does the same for all folders.
     """
-    options = ReadOptions.of(locals())
+    options = ReadOptions(**ReadOptions.among(locals()))
     _warn_of_splits(source)
     return options.open(source)
 

@@ -72,7 +72,7 @@ def image_folder(
     The folder is listed at every start, and nothing is read from its files. Each image is read when its row is: one
     request to a store. A changed image raises :class:`midepoch.DataChangedError`.
     """
-    options = ReadOptions.of(locals())
+    options = ReadOptions(**ReadOptions.among(locals()))
     # All files are listed, so that a class without images is noticed.
     listing = (find_once if shared_listing else find)(folder, storage_options, suffixes=("",))
     images, others = _classes(listing)

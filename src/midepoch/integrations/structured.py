@@ -6,7 +6,7 @@ positions of the lanes alone, and a split is done when all rows of its group are
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
@@ -77,11 +77,6 @@ class TableOptions(ReadOptions):
         check_integer("shuffle_seed", self.shuffle_seed, least=None)
         if self.shuffle_buffer_size is not None:
             check_integer("shuffle_buffer_size", self.shuffle_buffer_size)
-
-    @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the arguments of a call that are options of this class."""
-        return {one.name: arguments[one.name] for one in fields(cls) if one.name in arguments}
 
     def splitting(self, index: IndexView) -> "Splitting":
         """Where the files of an index are cut into splits."""
