@@ -44,11 +44,7 @@ def _take(data: Data, indices: I64) -> Data:
     try:
         return _without_offsets(data).take(arrow_of(indices))
     except pa.ArrowNotImplementedError as error:
-        raise DataFormatError(
-            f"Arrow cannot pick single rows of these columns: {data.schema.to_string(show_field_metadata=False)}. A "
-            "shuffle or a filter picks rows. Leave columns of rare types, such as run-end encoded ones, out with "
-            "read(..., columns=[...]), or write them to the files as another type (run_end_decode in pyarrow.compute)."
-        ) from error
+        raise _not_picked(data) from error
 
 
 def gather(parts: Sequence[tuple[pa.RecordBatch, I64]], places: I64) -> pa.RecordBatch:
@@ -73,6 +69,25 @@ def gather(parts: Sequence[tuple[pa.RecordBatch, I64]], places: I64) -> pa.Recor
 def _sliced_or_taken(batch: pa.RecordBatch, rows: I64) -> pa.RecordBatch:
     is_slice = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
     return batch.slice(int(rows[0]), len(rows)) if is_slice else _take(batch, rows)
+
+
+def _not_picked(data: pa.RecordBatch | pa.Table) -> DataFormatError:
+    """The error for columns of types of which Arrow cannot pick rows."""
+    columns = [f"{field.name!r} ({field.type})" for field in data.schema if not _is_picked(field.type)]
+    return DataFormatError(
+        f"Arrow cannot pick single rows of {', '.join(columns) or 'a column'}, and a shuffle or a filter picks rows. "
+        "Leave such columns out with read(..., columns=[...]), or write them to the files as another type. "
+        "pyarrow.compute.run_end_decode(column) decodes a run-end encoded column. A shuffle can pick rows of it as "
+        "Python values: with_format('python')."
+    )
+
+
+def _is_picked(kind: pa.DataType) -> bool:
+    try:
+        pa.array([], kind).take(pa.array([], pa.int64()))
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _without_offsets(data: Data) -> Data:
