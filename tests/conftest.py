@@ -22,7 +22,9 @@ TESTS = Path(__file__).parent
 PROCESS_SECONDS = 1200
 """The limit of a test outside tests/unit. They start processes or try many cases; the slowest needs a tenth."""
 
-hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "patient", max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("nightly", hypothesis.settings.get_profile("patient"), max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 

@@ -1,10 +1,16 @@
-"""Running something in a forked process that must not hang."""
+"""Running something in a forked process that must not hang, and which processes a test has started."""
 
+import multiprocessing
 import os
 import signal
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+
+def children() -> set[int]:
+    """The processes that this one has started, such as workers."""
+    return {process.pid for process in multiprocessing.active_children()}
 
 
 def in_a_forked_process(action: Callable[[], Any]) -> str:

@@ -1,21 +1,17 @@
 """Parts of a run, each on its own number of ranks and workers, that start from the state of the part before."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 
 import midepoch as me
 from midepoch.dataset import Dataset, plan_of
 from midepoch.testing import RankRun
+from worlds import through_json
 
 
 def on(dataset, ranks, rank):
     """The dataset as one of several ranks has it."""
     return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
-
-
-def through_json(state):
-    return json.loads(json.dumps(state))
 
 
 def run_leg(dataset, layout, state, steps, values_of):

@@ -86,8 +86,8 @@ if __name__ == "__main__":
 
     torch.set_num_threads(1)
     name, legs, folder, preload = sys.argv[1:]
-    if preload:
-        import_module(preload)
+    for module in filter(None, preload.split(",")):
+        import_module(module)
     module, _, attribute = name.rpartition(".")
     function = getattr(import_module(module), attribute)
     codes = [one_leg(function, ranks, arguments) for ranks, *arguments in json.loads(legs)]

@@ -3,15 +3,18 @@
 import contextlib
 import http.client
 import os
+import random
 import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -215,6 +218,27 @@ def call(port: int, method: str, path: str, body: bytes = b"") -> bytes:
     if answer.status >= 300:
         raise RuntimeError(f"{method} {path}: {answer.status} {re.sub(rb'<[^>]*>', b' ', content)[:200]!r}")
     return content
+
+
+def now_and_then(what: Sequence[int | str], share: float = 0.25) -> Spoil:
+    """Spoil a share of the requests, but none of them so often that it is given up."""
+    chance, spoiled = random.Random(7), Counter[Any]()
+
+    def spoil(request: Request) -> int | str | None:
+        same = (request.method, request.key, request.query, request.range)
+        if chance.random() > (share if request.key else share / 3) or spoiled[same] > 1:
+            return None
+        spoiled[same] += 1
+        return chance.choice(what)
+
+    return spoil
+
+
+def put_folder(port: int, bucket: str, folder: Path, under: str = "d") -> str:
+    """Put the files of a folder into a bucket; the URL of the folder there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    put_all(port, bucket, {f"{under}/{path.relative_to(folder)}": path.read_bytes() for path in files})
+    return f"s3://{bucket}/{under}"
 
 
 def put_all(port: int, bucket: str, objects: Mapping[str, bytes]) -> None:

@@ -105,6 +105,10 @@ def ids(items: Any) -> list[int]:
     return found
 
 
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
 def plus_one(item: dict[str, Any]) -> dict[str, Any]:
     return {"next": item["id"] + 1}
 

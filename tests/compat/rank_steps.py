@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import runpy
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -16,6 +18,19 @@ from counted_pipelines import ids_of_packs, pipelines
 from midepoch.distributed import Complete, gather_state, in_step
 from midepoch.storage import shared_listing
 from worlds import ids, is_kept, is_late
+
+
+def example(name, *arguments):
+    """Run a script of ``examples`` with these arguments, as a shell would."""
+    sys.argv = [name, *arguments]
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / f"{name}.py"), run_name="__main__")
+
+
+def launched(name, *arguments):
+    """The same as torchrun does it, also on one rank."""
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    os.environ.update({} if "RANK" in os.environ else alone)
+    example(name, *arguments)
 
 
 def write(out, name, value):

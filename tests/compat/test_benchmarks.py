@@ -33,22 +33,6 @@ def test_a_cell_is_the_median_with_its_spread():
     assert report.cell(figures(123_456.7), "value").text() == "123,457"
 
 
-@pytest.mark.parametrize(
-    ("answer", "text"),
-    [({"not_offered": "why"}, "not offered"), ({"refused": "why"}, "refused"), ({"error": "why"}, "failed")],
-)
-def test_one_round_without_a_figure_leaves_the_reason(answer, text):
-    found = report.cell([*figures(1.0), answer], "value")
-    assert (found.middle, found.text(), found.reason) == (None, text, "why")
-
-
-def test_ratios_above_one_are_better_in_both_directions():
-    assert report.ratio(Cell(values=(4.0,)), Cell(values=(2.0,)), more=True) == 2
-    assert report.ratio(Cell(values=(4.0,)), Cell(values=(2.0,)), more=False) == 0.5
-    assert report.ratio(Cell(values=(4.0,)), Cell(says="not offered"), more=True) is None
-    assert report.ratio(Cell(values=(0.0,)), Cell(values=(5.0,)), more=False) is None
-
-
 def test_it_says_where_midepoch_is_behind_and_only_there():
     table = {
         "ahead": {"midepoch": Cell(values=(3.0,)), "other": Cell(values=(2.0,)), "third": Cell(values=(1.0,))},
@@ -84,38 +68,6 @@ def test_lost_and_repeated_rows_are_counted(off, lost, repeated):
     contender = SimpleNamespace(load=lambda view: Rows(off))
     found = measures.exact(contender, VIEW, batches=7, workers_after=4)
     assert found == {"lost": lost, "repeated": repeated}
-
-
-class Clock:
-    """Time as the loaders of a test make it pass."""
-
-    def __init__(self, monkeypatch):
-        self.now = 0.0
-        monkeypatch.setattr(measures.time, "perf_counter", lambda: self.now)
-
-    def items(self, *costs):
-        for cost in costs:
-            self.now += cost
-            yield {"text": ["a", "b"]}
-
-
-def speed_of(passes, ahead=1, seconds=2.0, per_row=1):
-    """``passes`` makes the items of one pass each time."""
-    loader = type("Loader", (), {"__iter__": lambda self: passes()})()
-    contender = SimpleNamespace(load=lambda view: loader)
-    return measures.speed(contender, VIEW, ahead=ahead, seconds=seconds, per_row=per_row)
-
-
-def test_speed_counts_rows_and_not_batches_and_leaves_out_the_start_of_a_pass(monkeypatch):
-    clock = Clock(monkeypatch)
-    found = speed_of(lambda: clock.items(100.0, *[0.5] * 5), per_row=10)
-    assert found["value"] == 5 * 2 * 10 / 2.5
-    assert found["worked"] > 0
-
-
-def test_rows_that_were_made_ahead_do_not_count_as_speed(monkeypatch):
-    clock = Clock(monkeypatch)
-    assert speed_of(lambda: clock.items(9.0, *[0.0] * 20, *[0.5] * 20), ahead=41)["value"] == 4
 
 
 def script(folder, name, text):

@@ -2,7 +2,7 @@
 
 import pickle
 from copy import copy
-from itertools import chain, islice, product
+from itertools import chain, product
 
 import datasets
 import numpy as np
@@ -96,18 +96,12 @@ def test_the_size_of_a_batch(function, batch_size, drop_last_batch):
     assert_resumes(mapped)
 
 
-@pytest.mark.parametrize("batch_size", [None, -1])
-def test_all_rows_in_one_batch_are_those_of_a_lane(batch_size):
-    mapped = [ours().shard(2, index).map(reversed_and_counted, batched=True, batch_size=batch_size) for index in (0, 1)]
-    assert [[row["together"] for row in shard] for shard in mapped] == [[12] * 12, [11] * 11]
-    one_to_one = ours().map(reversed_and_counted, batched=True, batch_size=batch_size, one_to_one=True)
-    assert {row["together"] for row in one_to_one} == {ROWS}
-
-
 @pytest.mark.parametrize("batch_size", [0, -2, 1.5, True])
 def test_other_sizes_of_a_batch_raise(batch_size):
     with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
         ours().map(joined, batched=True, batch_size=batch_size)
+    with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
+        ours().filter(are_odd, batched=True, batch_size=batch_size)
 
 
 def is_odd(row):
@@ -122,7 +116,7 @@ def are_multiples(numbers, rows, of):
     return np.array(numbers) % of == np.array(rows) % of
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 5, ROWS, ROWS + 1, None, -1])
+@pytest.mark.parametrize("batch_size", [1, 5, ROWS + 1, None])
 def test_a_batched_filter(batch_size):
     options = {"batched": True, "batch_size": batch_size}
     more = {**options, "with_indices": True, "input_columns": ["id"], "fn_kwargs": {"of": 3}}
@@ -145,9 +139,6 @@ def test_a_batched_filter_gets_as_many_rows_as_it_asked_for():
     for size in (5, 1000, None, -1):
         list(ours().filter(noted, batched=True, batch_size=size))
     assert sizes == [5, 5, 5, 5, 3, ROWS, ROWS, ROWS]
-    for size in (0, -2, 1.5):
-        with pytest.raises(ValueError, match=r"batch_size must be an integer of at least 1, got .*pass None or -1"):
-            ours().filter(noted, batched=True, batch_size=size)
 
 
 @pytest.mark.parametrize("num_times", [0, 1, 3])
@@ -182,9 +173,8 @@ def test_nothing_repeated_is_nothing(build, workers):
         assert len(nothing) == len(me.Loader(nothing)) == 0
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("contiguous", [True, False])
-@pytest.mark.parametrize("shards", [1, 2, 3, ROWS + 1])
+@pytest.mark.parametrize(("shards", "workers"), [(1, 0), (2, 0), (3, 2), (ROWS + 1, 0)])
 def test_shards_are_runs_of_rows_or_every_nth_row(shards, contiguous, workers):
     whole = numbered(ROWS)
     for index in range(0, shards, 5 if shards > ROWS else 1):
@@ -214,19 +204,6 @@ def test_shards_of_a_shuffle_and_of_a_filter():
     assert ids(ours().filter(is_odd).shard(3, 1, contiguous=False)) == list(range(1, ROWS, 2))[1::3]
     both = [ids(ours().filter(is_odd).shard(3, index, contiguous=True)) for index in range(3)]
     assert list(chain(*both)) == list(range(1, ROWS, 2))
-
-
-@pytest.mark.parametrize("contiguous", [True, False])
-def test_shards_resume_on_another_number_of_ranks(contiguous):
-    def shard(shards, index):
-        return ours().shuffle(seed=1, level="row").shard(shards, index, contiguous=contiguous)
-
-    first = [shard(2, index) for index in range(2)]
-    begun = [[row["id"] for row in islice(one, 4)] for one in first]
-    rest = [shard(3, index) for index in range(3)]
-    for one in rest:
-        one.load_state_dict(first[0].state_dict())
-    assert sorted([*chain(*begun), *chain(*map(ids, rest))]) == list(range(ROWS))
 
 
 def test_what_does_not_fit_contiguous_shards():
@@ -273,7 +250,6 @@ CONCATENATED = {
     "batched map": lambda ds: ds.map(lambda columns: {"next": columns["id"]}, batched=True, batch_size=3),
     "filter": lambda ds: ds.filter(is_odd),
     "removed": lambda ds: ds.map(with_next, remove_columns=["id"]),
-    "renamed": lambda ds: ds.rename_column("id", "number"),
     "selected": lambda ds: ds.select_columns([name for name in ds.column_names if name != "score"]),
     "selected after a map": lambda ds: ds.map(with_next).select_columns(
         ["next", *(name for name in ("text", "tags") if name in next(iter(ds)))]
@@ -308,30 +284,8 @@ def test_concatenated_datasets_of_other_forms_have_all_columns(differing):
     assert list(nested) == expected
 
 
-def test_a_dataset_with_another_column_may_be_added_to_a_run(differing):
-    mine, _ = differing
-    fewer, more = me.concat(mine[:2]), me.concat(mine[:3])
-    begun = ids(islice(fewer, 5))
-    more.load_state_dict(fewer.state_dict())
-    rest = list(more)
-    assert begun + ids(rest) == list(range(21))
-    assert {tuple(row) for row in rest} == {("id", "text", "score", "tags")}
-
-
-def test_packs_of_concatenated_datasets_are_counted_as_before(tmp_path):
-    tokens = [[one] * 3 for one in range(8)]
-    plain, _ = columns_of(tmp_path, "plain", {"input_ids": tokens})
-    other, _ = columns_of(tmp_path, "other", {"id": range(8), "input_ids": tokens})
-    packs = me.concat([plain, other]).pack(8)
-    assert packs.counted
-    assert len(packs) == len(list(packs))
-    assert sorted(np.concatenate([pack["input_ids"] for pack in packs]).tolist()) == sorted(chain(*tokens, *tokens))
-
-
 DERIVED = {
-    "as it is": lambda ds: ds,
-    "map": lambda ds: ds.map(with_next),
-    "filter": lambda ds: ds.filter(is_odd),
+    "map and filter": lambda ds: ds.map(with_next).filter(is_odd),
     "take and shuffle": lambda ds: ds.take(9).shuffle(seed=1),
     "shard": lambda ds: ds.shard(2, 0),
     "columns": lambda ds: ds.select_columns(["id"]).with_format("numpy"),

@@ -38,7 +38,7 @@ ELSEWHERE = {
     "fast_load_iterable_dataset",  # the hub
     "load_dataset",
     "from_hf",
-    "distributed.Complete",  # tests/compat/test_torchrun.py saves with it
+    "distributed.Complete",  # tests/compat/test_ranks.py saves with it
     "distributed.all_epochs",  # 10,000 steps
     "Dataset.without",  # 41,200 steps
     "Loader.find",

@@ -33,12 +33,9 @@ def even(row):
 VIEWS = {
     "as it is": lambda ds: ds,
     "select a range": lambda ds: ds.select(range(7, 31)),
-    "select of a range": lambda ds: ds.select(range(7, 31)).select(range(3, 9)),
     "select": lambda ds: ds.select([5, 3, 59, 3, 3, 17, 18, 19]),
-    "select rows twice": lambda ds: ds.select([3, 3, 5]),
     "select of a select": lambda ds: ds.select([5, 3, 59, 3, 17, 18, 19]).select([6, 0, 1]),
     "shuffle": lambda ds: ds.shuffle(seed=1),
-    "filter": lambda ds: ds.filter(even),
     "filter of a shuffle": lambda ds: ds.shuffle(seed=1).filter(even),
     "sort": lambda ds: ds.sort("maybe"),
     "split": lambda ds: ds.train_test_split(test_size=0.25, seed=2)["test"],
@@ -52,11 +49,9 @@ VIEWS = {
     "remove": lambda ds: ds.remove_columns(["text", "tokens"]),
     "cast": lambda ds: ds.cast_column("id", datasets.Value("int32")),
     "add_column": lambda ds: ds.add_column("new", list(range(60))),
-    "add_column of a shuffle": lambda ds: ds.shuffle(seed=1).add_column("new", list(range(60))),
     "flatten_indices": lambda ds: ds.shuffle(seed=1).flatten_indices(),
     "map": lambda ds: ds.map(lambda row: {"twice": 2 * row["id"]}, writer_batch_size=11),
     "empty": lambda ds: ds.select([]),
-    "filtered to nothing": lambda ds: ds.filter(lambda row: False),
 }
 
 
@@ -73,7 +68,7 @@ def test_rows_are_those_of_datasets_and_resume(mapped, where, view):
     for level in ("block", "row"):
         shuffled = me.from_hf(theirs).shuffle(1, level=level, window=9)
         assert sorted(ids(shuffled)) == sorted(theirs["id"])
-        assert_resumes(shuffled.batch(3), every=4)
+        assert_resumes(shuffled.batch(3), every=9)
     parts = [me.from_hf(theirs).shuffle(1, level="row").shard(3, rank) for rank in range(3)]
     assert sorted(row for part in parts for row in ids(part)) == sorted(theirs["id"])
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import datasets
@@ -195,7 +194,7 @@ def test_A3_arguments_that_change_no_row_share_a_record(load, tmp_path, asked):
     secret = "hf_thisisverysecret"
     load(token=secret)
     load(token="another", verification_mode="no_checks", num_proc=1)
-    load(token=False, split="train[:3]")
+    load(token=False, split="train[:3]", streaming=False, keep_in_memory=None)
     assert len(asked) == len(records(tmp_path / "index")) == 1
     for path in (tmp_path / "index").iterdir():
         assert secret.encode() not in path.read_bytes()
@@ -323,16 +322,6 @@ def test_A3_a_record_that_is_out_of_date_is_written_again(tmp_path, load, asked,
     assert (len(asked), warnings()) == (2, [])
 
 
-def test_A3_one_of_several_arrow_files_is_missing(tmp_path, load, asked, warnings):
-    first = load(num_proc=3)
-    assert len(first.arrow_files) == 3
-    rows = ids(first)
-    os.unlink(first.arrow_files[1])
-    assert ids(load(num_proc=3)) == rows
-    assert "Arrow files are missing from the cache: 1 of 3" in warnings()[0]
-    assert len(asked) == 2
-
-
 def test_A3_without_a_writable_folder_it_works_too(tmp_path, load, warnings):
     (tmp_path / "file").write_text("no folder")
     assert ids(load(index_dir=tmp_path / "file" / "index")) == list(range(60))
@@ -430,20 +419,6 @@ def saved(tmp_path):
     return tmp_path / "saved"
 
 
-def test_an_executor_scans_the_files(saved):
-    class Watched(ThreadPoolExecutor):
-        jobs = 0
-
-        def submit(self, *arguments, **options):
-            self.jobs += 1
-            return super().submit(*arguments, **options)
-
-    with Watched(2) as executor:
-        dataset = me.fast_load_iterable_dataset(saved, split="train", executor=executor)
-    assert executor.jobs == 4
-    assert ids(dataset) == list(range(60))
-
-
 def test_A4_folders_of_save_to_disk(tmp_path, saved, asked):
     train = me.fast_load_iterable_dataset(saved, split="train")
     assert ids(train) == list(range(60))
@@ -502,10 +477,8 @@ def test_A4_split_expressions_are_those_of_datasets(tmp_path, load, data, expres
         )
         assert ids(ours) == list(theirs["id"])
         assert len(ours) == len(theirs)
-    for level in ("file", "block", "row"):
-        shuffled = load(split=expression).shuffle(2, level=level, window=8)
-        assert sorted(ids(shuffled)) == sorted(ids(load(split=expression)))
-        shuffled.state_dict()
+    for level in ("file", "row"):
+        assert sorted(ids(ours.shuffle(2, level=level))) == sorted(ids(ours))
 
 
 def test_A4_split_expressions_share_one_index(tmp_path, load, asked):
@@ -545,29 +518,6 @@ def test_A4_lengths_of_files_are_not_estimated(load):
         me.SimpleArrowIterableDataset(load().arrow_files, length_estimate="static")
 
 
-def test_A4_streaming_and_keep_in_memory_may_be_said_to_be_off(load, asked):
-    load(streaming=False, keep_in_memory=None)
-    load()
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize("builder", ["json", "text", "arrow", "csv"])
-def test_A2_other_builders(tmp_path, load, builder):
-    path = tmp_path / f"rows.{builder}"
-    if builder == "json":
-        path.write_text("\n".join(json.dumps({"id": number}) for number in range(12)))
-    elif builder == "text":
-        path.write_text("\n".join(map(str, range(12))))
-    elif builder == "csv":
-        path.write_text("\n".join(["id", *map(str, range(12))]))
-    else:
-        with pa.ipc.new_stream(path, table(0, 12).schema) as sink:
-            sink.write_table(table(0, 12), max_chunksize=5)
-    dataset = load(builder, data_files=str(path))
-    assert [int(row.get("id", row.get("text", -1))) for row in dataset] == list(range(12))
-    me.testing.assert_resumes(dataset.shuffle(1, level="row"))
-
-
 def test_A2_features_are_known_without_datasets(tmp_path):
     kinds = datasets.Features({"id": datasets.Value("int64"), "label": datasets.ClassLabel(names=["no", "yes"])})
     datasets.Dataset.from_dict({"id": [1, 2], "label": [0, 1]}, features=kinds).save_to_disk(tmp_path / "saved")
@@ -583,29 +533,6 @@ def test_a_split_without_files_raises(tmp_path):
     numbered(0).save_to_disk(tmp_path / "empty")
     with pytest.raises(me.NoDataError, match=r"has no rows in the split train. Choose another"):
         me.fast_load_iterable_dataset(tmp_path / "empty")
-
-
-def test_a_split_without_rows_is_read_and_resumed(load):
-    for dataset in (load().take(0), load().take(0).shuffle(1), load().skip(60).batch(2)):
-        assert (list(dataset), len(dataset)) == ([], 0)
-        dataset.load_state_dict(dataset.state_dict())
-        assert list(dataset) == []
-
-
-@pytest.mark.parametrize("split", ["train[5:5]", "train[60:]", "train[:0%]", "train[5:5]+train[7:7]"])
-def test_a_split_expression_without_rows_raises_as_in_datasets(load, data, tmp_path, split):
-    with pytest.raises(ValueError, match="corresponds to no data"):
-        datasets.load_dataset("parquet", data_files=str(data / "*.parquet"), cache_dir=str(tmp_path / "c"), split=split)
-    with pytest.raises(ValueError, match="split selects no rows, only rows"):
-        load(split=split)
-
-
-def test_a_slice_whose_bounds_are_the_wrong_way_round_has_no_rows(load, data, tmp_path):
-    theirs = datasets.load_dataset(
-        "parquet", data_files=str(data / "*.parquet"), cache_dir=str(tmp_path / "c"), split="train[9:4]+train[:3]"
-    )
-    assert ids(load(split="train[9:4]+train[:3]")) == list(theirs["id"]) == [0, 1, 2]
-    assert ids(load(split="train[9:8]")) == [], "one apart: `datasets` takes all rows from the first bound on"
 
 
 def test_rows_of_the_cache_are_those_of_datasets(load, data, tmp_path):

@@ -2,13 +2,9 @@
 
 import io
 import json
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import chain, islice
-from pathlib import Path
 
 import datasets
 import pytest
@@ -80,19 +76,10 @@ def test_A5_a_shuffle_of_files_permutes_them_alone(saved):
     assert me.fast_load_iterable_dataset(saved, split="train").shuffle().state_dict()["shuffle_seed"] == 0
 
 
-@pytest.mark.parametrize("level", ["block", "row"])
-def test_A5_other_levels_go_further(build, level):
-    dataset = build(level)
-    first, second = ids(dataset), ids(dataset)
-    assert sorted(first) == sorted(second) == list(range(ROWS))
-    assert first != second
-    assert dataset.shuffled_files == dataset.arrow_files
-
-
 @pytest.mark.parametrize("mode", ["auto", "file", "example"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 50])
+@pytest.mark.parametrize("ranks", [1, 3, 50])
 def test_A6_shards_are_disjoint_and_complete(build, mode, ranks):
-    for level in LEVELS:
+    for level in ("file", "row"):
         parts = [build(level).shard(num_shards=ranks, index=rank, mode=mode) for rank in range(ranks)]
         assert sorted(chain.from_iterable(map(ids, parts))) == list(range(ROWS))
         assert [part.state_dict()["shard_config"] for part in parts] == [(ranks, rank) for rank in range(ranks)]
@@ -180,15 +167,15 @@ UNIFORM = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("pipeline", UNIFORM)
+@pytest.mark.parametrize(
+    ("level", "pipeline"), [*zip(LEVELS * 3, UNIFORM, strict=False), *((level, "rows") for level in LEVELS[1:])]
+)
 def test_A9_the_next_example_is_named_at_every_cut(build, level, pipeline):
     for dataset, left in cuts(lambda: UNIFORM[pipeline](build(level))):
         assert named(dataset, dataset.state_dict()) == next_of(left)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("shard", [(1, 0), (2, 1)])
+@pytest.mark.parametrize(("level", "shard"), [(None, (1, 0)), ("file", (2, 1)), ("block", (1, 0)), ("row", (2, 1))])
 def test_A9_after_a_filter_the_state_names_the_row_at_which_reading_continues(build, level, shard):
     order = build(level).shard(*shard)
     raw = [ids(order), ids(order)]
@@ -293,7 +280,7 @@ def saved_by_torch(state):
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4, 8])
+@pytest.mark.parametrize("workers", [0, 2, 3, 8])
 def test_A12_a_stateful_dataloader_epoch_after_epoch(build, workers):
     def make(epoch=0):
         dataset = build("file").map(plus_one)
@@ -360,59 +347,11 @@ def test_A15_the_state_of_rank_0_restores_all(build, level):
             assert resumed.state_dict()["shard_config"] == (2, number)
 
 
-def test_A15_real_ranks(saved, tmp_path):
-    """Two ranks take six steps, rank 0 alone saves, and both resume from that in new datasets."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            str(Path(__file__).with_name("hf_steps.py")),
-            str(saved),
-            str(tmp_path),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    got = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    steps = [row for pair in zip(*got, strict=True) for batch in pair for row in batch]
-    assert steps == ids(me.fast_load_iterable_dataset(saved, split="train").shuffle(5, level="block").lanes(2).batch(2))
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_A16_other_ranks_and_workers(build, level):
     layouts = [(2, 1), (3, 2), (1, 4), (5, 1)]
     assert_elastic(build(level).lanes(6).batch(2), layouts, steps=2)
     assert_elastic(build(level).filter(is_kept).lanes(4), layouts, steps=3)
-
-
-def test_A16_a_loader_resumes_with_other_workers(build):
-    first = me.Loader(build("file").lanes(4), batch_size=2, num_workers=2)
-    iterator = iter(first)
-    got = ids(islice(iterator, 5))
-    state = first.state_dict()
-    del iterator
-    resumed = me.Loader(build("file").lanes(4), batch_size=3, num_workers=0)
-    resumed.load_state_dict(state)
-    assert sorted(got + ids(resumed)) == list(range(ROWS))
-
-
-def test_a_loader_and_its_dataset_have_the_same_state(build):
-    """What the promised keys add is for people; the rest is the state of any dataset."""
-    dataset = build("file")
-    loader = me.Loader(build("file"))
-    list(islice(iter(dataset), 9))
-    list(islice(iter(loader), 9))
-    state = dataset.state_dict()
-    assert {key: state[key] for key in loader.state_dict()} == loader.state_dict()
-    resumed = build("file")
-    resumed.load_state_dict(loader.state_dict())
-    assert resumed.state_dict() == state
 
 
 def test_A5_a_shuffle_of_a_single_file_says_that_it_moves_nothing(tmp_path, caplog):

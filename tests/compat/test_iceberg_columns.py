@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, example, given, settings
 
 import midepoch as me
 
@@ -405,19 +405,21 @@ def apply(table, changes):
         change(table, number, paths[number % len(paths)])
 
 
-UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+unshrunk = settings(max_examples=20, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 """A failure is as clear without the minutes that it takes to find a smaller one."""
 CHANGES = [append, append, add, drop, rename, swap, widen, move, partition, delete_rows]
+EVERY_CHANGE = [(change, number) for change in CHANGES for number in (4, 15, 26)]
 LISTS_OF_CHANGES = st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**6)), max_size=6)
 
 
-@settings(max_examples=12, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@unshrunk
 @given(
     changes=st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 10**6)), min_size=3, max_size=10),
     cut=st.integers(0, 10**6),
     shuffle=st.booleans(),
 )
-def test_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, changes, cut, shuffle):
+@example(changes=EVERY_CHANGE, cut=7, shuffle=False)
+def test_E7_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, changes, cut, shuffle):
     table = changing_table(catalog)
     apply(table, changes)
     earlier = table.snapshots()[cut % len(table.snapshots())].snapshot_id
@@ -431,9 +433,10 @@ def test_a_table_under_random_changes_is_read_as_pyiceberg_reads_it(catalog, cha
     assert got + list(again) == whole
 
 
-@settings(max_examples=12, deadline=None, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@unshrunk
 @given(earlier=LISTS_OF_CHANGES, later=LISTS_OF_CHANGES, cut=st.integers(0, 10**6), shuffle=st.booleans())
-def test_a_checkpoint_resumes_whatever_became_of_the_table(catalog, earlier, later, cut, shuffle):
+@example(earlier=EVERY_CHANGE[::2], later=EVERY_CHANGE[1::2], cut=5, shuffle=True)
+def test_E7_a_checkpoint_resumes_whatever_became_of_the_table(catalog, earlier, later, cut, shuffle):
     table = changing_table(catalog)
     apply(table, earlier)
     whole = list(opened(table, shuffle=shuffle))

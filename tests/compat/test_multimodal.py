@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import os
-import signal
 from itertools import islice
 
 import datasets
@@ -16,11 +15,11 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
-from chats import Chat, cropped, ids, process, table, write_jsonl, write_parquet
-from files import plain
+from chats import Chat, ids, process, table, write_jsonl, write_parquet
 from media import film, tone
 from midepoch.integrations import multimodal_messages as messages
 from midepoch.testing import assert_resumes, same
+from worlds import through_json
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -49,10 +48,6 @@ def build(folder, lanes=4, **options):
     processor = given.pop("processor", process)
     made = me.MultiModalIterableDataset(folder, processor=processor, **given)
     return made.lanes(lanes) if lanes else made
-
-
-def through_json(state):
-    return json.loads(json.dumps(state))
 
 
 def one_item(item):
@@ -104,17 +99,12 @@ def test_C1_every_source_yields_the_same_samples(source, folder):
     samples = list(build(rows, data_folder=images, **options))
     assert ids(samples) == WHOLE
     assert same(samples, list(build(folder, **options)))
+    assert sorted(order := ids(list(build(rows, data_folder=images, packing=False, lanes=1)))) == WHOLE
+    assert order != WHOLE, "a source is shuffled unless it shall not be"
     packs = build(rows, data_folder=images, lanes=2)
     assert sorted(ids(list(packs))) == WHOLE
     assert packs.metrics()["skipped"] == len(BROKEN)
     assert_resumes(packs, every=5)
-
-
-def test_C1_a_source_is_shuffled_unless_it_shall_not_be(source):
-    rows, images = source
-    order = ids(list(build(rows, data_folder=images, packing=False, lanes=1)))
-    assert order != WHOLE
-    assert sorted(order) == WHOLE
 
 
 def test_C1_json_lines_that_are_no_json_are_broken_samples(tmp_path):
@@ -167,24 +157,6 @@ def test_C1_C4_C5_cut_with_two_workers_and_resumed_with_three(folder):
         assert same(got + list(second), whole)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch reports the kill once more
-def test_C1_C4_a_worker_killed_inside_a_window(folder):
-    whole = list(build(folder).with_format("torch"))
-    loader = me.Loader(build(folder), num_workers=2, prefetch_factor=1)
-    others = {process.pid for process in torch.multiprocessing.active_children()}
-    iterator = iter(loader)
-    got = list(islice(iterator, 5))
-    assert any(cursor[-1] for _, cursor in loader.state_dict()["cursors"]), "no lane stands inside a window"
-    os.kill(min({process.pid for process in torch.multiprocessing.active_children()} - others), signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"killed|exited"):
-        got.extend(iterator)
-    del iterator
-    resumed = me.Loader(build(folder), num_workers=3)
-    resumed.load_state_dict(through_json(loader.state_dict()))
-    assert same(got + list(resumed), whole)
-    assert loader.dataset.metrics()["skipped"] <= len(BROKEN)
-
-
 def test_C2_the_snapshot_of_each_worker_has_its_position(folder):
     def stateful():
         return StatefulDataLoader(build(folder, lanes=None), num_workers=2, batch_size=None, collate_fn=one_item)
@@ -221,17 +193,6 @@ def test_C2_the_snapshot_of_each_worker_has_its_position(folder):
     assert moved[-1] > 0
 
 
-def test_C2_cur_idx_advances_with_every_pack_of_a_window(folder):
-    dataset = build(folder, lanes=1, shuffle=False)
-    seen = [dataset.state_dict()["cur_idx"]]
-    for _ in dataset:
-        seen.append(dataset.state_dict()["cur_idx"])
-    positions = [position for position in seen if position is not None]
-    assert len(positions) >= len(seen) - 1, "only after the last pack there may be nothing left"
-    assert positions == sorted(set(positions)), "each pack moves it forward, also over the end of a window"
-    assert len(positions) > positions[-1] // 8 + 1, "several packs of a window"
-
-
 def test_C2_cur_idx_is_the_row_at_which_reading_continues(folder):
     plain = build(folder, lanes=None, packing=False, on_error="raise", processor=one_item, shuffle=False).take(0)
     assert plain.state_dict()["cur_idx"] is None
@@ -247,12 +208,10 @@ def _number(sample):
     return {"id": sample["id"], "input_ids": [1]}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_C1_each_broken_sample_is_counted_once_an_epoch_with_file_and_row(folder, method, workers):
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (2, "fork"), (1, "spawn")])
+def test_C1_each_broken_sample_is_counted_once_an_epoch_with_file_and_row(folder, workers, method):
     dataset = build(folder)
-    context = None if workers == 0 else method
-    loader = me.Loader(dataset, num_workers=workers, multiprocessing_context=context)
+    loader = me.Loader(dataset, num_workers=workers, multiprocessing_context=method)
     for epoch in range(1 if method == "spawn" else 2):
         assert sorted(ids(list(loader))) == WHOLE
         noted = [one for one in dataset.metrics()["skipped_samples"] if one["epoch"] == epoch]
@@ -280,13 +239,6 @@ def test_an_epoch_of_broken_samples_only_raises(tmp_path, start):
     assert dataset.metrics()["skipped_samples"][0]["error"].split("; the file is ")[1] in path.read_text()
 
 
-def test_a_worker_of_a_dataloader_without_rows_is_not_about_what_others_skipped(folder):
-    dataset = build(me.read(folder).skip(6).take(2), packing=False, lanes=None, shuffle=False, max_skipped=1.0)
-    assert ids(list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=4))) == [6]
-    dataset = build(me.read(folder).skip(5).take(3), packing=False, lanes=1, shuffle=False)
-    assert ids(list(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2))) == [5, 6]
-
-
 def test_max_skipped_is_checked_at_once_and_needs_skipping(folder):
     with pytest.raises(ValueError, match=r"max_skipped is 1\.5; as a float it is a share"):
         build(folder, max_skipped=1.5)
@@ -303,53 +255,6 @@ def test_C1_a_broken_sample_raises_with_file_and_row_unless_asked_otherwise(fold
             list(me.Loader(build(folder, on_error="raise", shuffle=False, lanes=1), num_workers=workers))
         message = " ".join([*getattr(caught.value, "__notes__", ()), str(caught.value)])
         assert "midepoch: in process(process), at row 7 of part-0.parquet" in message
-
-
-def test_same_crops_after_a_resume_with_the_processors_own_rng(folder):
-    def build_crops():
-        return build(folder, processor=cropped, with_rng=True)
-
-    whole = list(build_crops())
-    first = me.Loader(build_crops(), num_workers=2)
-    got = list(islice(first, 4))
-    second = me.Loader(build_crops(), num_workers=3)
-    second.load_state_dict(through_json(first.state_dict()))
-    assert plain(got + list(second)) == plain(whole)
-    other_epoch = build_crops()
-    other_epoch.set_epoch(1)
-    noise = {number: value for pack in whole for number, value in zip(pack["id"], pack["noise"], strict=True)}
-    again = {number: value for pack in other_epoch for number, value in zip(pack["id"], pack["noise"], strict=True)}
-    assert set(noise) == set(again)
-    assert not set(noise.values()) & set(again.values()), "another epoch has crops of its own"
-
-
-def crop_before(row, rng):
-    """Crops of the decoded images of a row, before messages are read."""
-    left, top = int(rng.integers(4)), int(rng.integers(2))
-    return {"images": [image.crop((left, top, left + 2, top + 2)) for image in row["images"]]}
-
-
-def flip_after(sample, rng):
-    pixels = sample["pixel_values"]
-    return {"pixel_values": pixels[:, :, ::-1] if pixels is not None and rng.random() < 0.5 else pixels}
-
-
-def test_same_crops_after_a_resume_with_maps_before_and_after():
-    good = [chat for chat in CHATS if not chat.broken]
-    features = datasets.Features(
-        hugging_face().features | {"messages": datasets.Value("string"), "id": datasets.Value("int64")}
-    )
-    rows = [chat.row(number) for number, chat in enumerate(good)]
-    stored = datasets.Dataset(
-        pa.Table.from_pylist([row | {"messages": json.dumps(row["messages"])} for row in rows], features.arrow_schema)
-    )
-    dataset = me.MultiModalIterableDataset(
-        me.from_hf(stored).decode().map(crop_before, with_rng=True), processor=process
-    ).map(flip_after, with_rng=True)
-    assert len(dataset) == len(good)
-    for sample in dataset:
-        assert sample["pixel_values"] is None or sample["pixel_values"].shape[1:] == (2, 2, 3)
-    assert_resumes(dataset, every=7)
 
 
 def remember_the_process(sample):
@@ -390,8 +295,9 @@ def test_images_are_decoded_only_for_rows_that_are_used(folder, monkeypatch):
     assert len(decoded) == good[5].images + good[6].images, "what was delivered before is not decoded again"
 
 
-@pytest.mark.parametrize("padding", ["flatten", "right", "left"])
-@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize(
+    ("padding", "packing"), [("flatten", True), ("flatten", False), ("right", True), ("left", False)]
+)
 def test_C1_batches_by_the_collator_resume_too(folder, padding, packing):
     def loader(workers):
         collate = me.MultiModalCollator(padding=padding, pad=0)
@@ -427,29 +333,6 @@ def test_states_of_other_settings_are_refused(folder):
     moved.load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"on_error": "ignore"}, ValueError, "on_error is 'ignore'; it can be 'raise' or 'skip'"),
-        ({"processor": None}, TypeError, "processor must be a function of a sample, got None"),
-        (
-            {"messages_column": "chat"},
-            me.SchemaMismatchError,
-            "no column 'chat' for messages_column. There are: id, mes",
-        ),
-        ({"image_column": "pics"}, me.SchemaMismatchError, "There is no column 'pics' for image_column"),
-        ({"video_frames": 0}, ValueError, "video_frames is 0; it must be at least 1"),
-        ({"rank": 1}, ValueError, "rank is 1 and num_ranks is None; pass both, or neither"),
-        ({"rank": 2, "num_ranks": 2}, ValueError, "index is 2 of 2 shards"),
-        ({"packing_length": 0}, ValueError, "length is 0"),
-        ({"packing_strategy": "concat"}, ValueError, "'concat' cuts documents"),
-    ],
-)
-def test_wrong_arguments_raise_when_the_dataset_is_built(folder, options, error, message):
-    with pytest.raises(error, match=message):
-        build(folder, **options)
-
-
 @pytest.fixture
 def as_rank(monkeypatch):
     """Launch this process as a rank of two."""
@@ -459,29 +342,6 @@ def as_rank(monkeypatch):
         monkeypatch.setenv("WORLD_SIZE", "2")
 
     return launch
-
-
-def test_every_launched_rank_reads_its_own_shard(folder, as_rank):
-    options = {"packing": False, "lanes": None}
-    expected = [ids(list(build(folder, **options, rank=rank, num_ranks=2))) for rank in range(2)]
-    assert sorted(expected[0] + expected[1]) == WHOLE
-    for rank in range(2):
-        as_rank(rank)
-        dataset = build(folder, **options)
-        assert ids(list(me.Loader(dataset))) == expected[rank]
-        assert ids(list(dataset)) == expected[rank]
-        assert ids(list(dataset.shard())) == expected[rank], "the user's own shard() shards twice"
-        assert ids(list(dataset.shard(2, 1 - rank))) == expected[1 - rank]
-        assert sorted(ids(list(dataset.shard(1, 0)))) == WHOLE
-        assert sorted(ids(list(build(folder, **options, rank=0, num_ranks=1)))) == WHOLE
-
-
-def test_a_sharded_source_keeps_its_shard(folder, as_rank):
-    as_rank(0)
-    options = {"packing": False, "shuffle": False, "lanes": None}
-    rows = me.read(folder)
-    assert ids(list(build(rows.shard(2, 1), **options))) == ids(list(build(folder, **options).shard(2, 1)))
-    assert ids(list(build(rows.shard(1, 0), **options))) == WHOLE
 
 
 def only_id(row):

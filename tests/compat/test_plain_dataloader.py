@@ -27,10 +27,11 @@ def list_ids(item):
     return ids([item])
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (2, "fork"), (3, "spawn"), (8, "fork")])
+@pytest.mark.parametrize(("workers", "method"), [(0, None), (3, "fork"), (1, "spawn"), (8, "fork")])
 def test_every_row_once_with_any_workers(folder, workers, method):
     options = {"multiprocessing_context": method} if workers else {}
-    for dataset in (me.read(folder).shuffle(1), me.read(folder).lanes(2).filter(is_kept), me.read(folder).batch(4)):
+    rows = me.read(folder)
+    for dataset in (rows.lanes(2).filter(is_kept), rows.shuffle(1), rows.batch(4))[: 1 if method == "spawn" else 3]:
         assert sorted(loaded(dataset, workers, **options)) == sorted(ids(dataset))
 
 
@@ -40,8 +41,7 @@ def test_it_counts_as_an_iterable_data_set(folder):
     assert torch.equal(batch["id"], torch.arange(4))
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize(("persistent", "method"), [(False, "fork"), (True, "forkserver")])
 def test_set_epoch_reaches_the_workers(folder, persistent, method):
     dataset = me.read(folder).shuffle(1)
     loader = DataLoader(
@@ -60,7 +60,7 @@ def test_set_epoch_reaches_the_workers(folder, persistent, method):
     assert epochs[0] == epochs[2] == epochs[3] != epochs[1]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_an_unknown_state_is_refused(folder, method):
     dataset = me.read(folder)
     loader = DataLoader(dataset, num_workers=1, batch_size=None, collate_fn=list_ids, multiprocessing_context=method)

@@ -11,6 +11,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import midepoch as me
 from golden.write import PIPELINES as GOLDEN_PIPELINES
+from golden.write import summed
 from worlds import ids, is_kept, write_files
 
 pytestmark = [
@@ -24,6 +25,9 @@ PIPELINES = {
     "rows": lambda ds: ds,
     "batches": lambda ds: ds.batch(4),
     "filtered": lambda ds: ds.filter(is_kept),
+    "windows": lambda ds: ds.lanes(2).pack(9, column="tokens", window=8).map(summed),
+    "stream": lambda ds: ds.lanes(2).pack(5, column="tokens", strategy="concat").map(summed),
+    "mixture": lambda ds: me.mix({"all": ds, "kept": ds.filter(is_kept)}, [2, 1], stop="all"),
 }
 
 
@@ -67,12 +71,19 @@ def take(loader, count):
     return list(islice(iterator, count)), saved(loader)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4, 8])
-@pytest.mark.parametrize(("pipeline", "batch_size"), [("rows", 3), ("batches", None), ("filtered", 3)])
-def test_A12_cut_and_resumed_twice(build, workers, pipeline, batch_size):
+@pytest.mark.parametrize(
+    ("pipeline", "batch_size", "workers"),
+    [
+        *(("rows", 3, workers) for workers in (0, 1, 2, 3, 4, 8)),
+        *((name, None, 2) for name in ("batches", "windows", "stream", "mixture")),
+        ("filtered", 3, 0),
+        ("filtered", 3, 3),
+    ],
+)
+def test_A12_C4_cut_and_resumed_twice(build, pipeline, batch_size, workers):
     whole = list(stateful(build(pipeline), workers, batch_size))
     assert sorted(flat(whole)) == sorted(ids(build(pipeline)))
-    for cut, every in ((1, 1), (4, 3), (len(whole) - 2, 1)):
+    for cut, every in ((4, 3), (len(whole) - 2, 1)):
         options = {"snapshot_every_n_steps": every}
         got, state = take(stateful(build(pipeline), workers, batch_size, **options), cut)
         second = stateful(build(pipeline), workers, batch_size, **options)
@@ -83,10 +94,9 @@ def test_A12_cut_and_resumed_twice(build, workers, pipeline, batch_size):
         assert got + more + list(third) == whole
 
 
-@pytest.mark.parametrize("workers", [0, 2, 3])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True), (3, False)])
 def test_A14_epochs_are_complete_and_resume_in_their_own(build, workers, persistent):
-    options = {"persistent_workers": persistent and workers > 0}
+    options = {"persistent_workers": persistent}
     dataset = build("rows")
     loader = stateful(dataset, workers, **options)
     epochs = []
@@ -110,14 +120,14 @@ def test_A14_epochs_are_complete_and_resume_in_their_own(build, workers, persist
     assert list(loader) == epochs[2]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize("workers", [0, 2, 3])
 def test_A15_rank_zeros_checkpoint_restores_every_rank(build, workers):
     def rank(number):
         return stateful(build("rows").shard(2, number), workers)
 
     whole = [list(rank(number)) for number in range(2)]
     assert sorted(flat(flat(whole))) == list(range(60))
-    for cut in (1, 4, 7):
+    for cut in (1, 6):
         got = [take(rank(number), cut) for number in range(2)]
         for number in range(2):
             resumed = rank(number)
@@ -125,11 +135,12 @@ def test_A15_rank_zeros_checkpoint_restores_every_rank(build, workers):
             assert got[number][0] + list(resumed) == whole[number]
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("pipeline", "workers"), [*(("rows", workers) for workers in (0, 1, 3)), ("batches", 1), ("filtered", 2)]
+)
 def test_A16_a_checkpoint_goes_on_with_other_workers(build, pipeline, workers):
     everything = sorted(ids(build(pipeline)))
-    for cut in (0, 1, 2, 5):
+    for cut in (1, 5):
         got, state = take(stateful(build(pipeline), workers, None), cut)
         free = json.loads(json.dumps(me.from_stateful_dataloader(state)))
         for others in (0, 2):
@@ -182,8 +193,7 @@ def test_what_is_no_checkpoint_of_a_stateful_dataloader_is_told_what_to_pass(bui
     assert sorted(flat(got) + ids(resumed)) == list(range(60))
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("choose", [True, False], ids=["set_epoch", "no set_epoch"])
+@pytest.mark.parametrize(("workers", "choose"), [(2, True), (3, False)])
 def test_a_checkpoint_early_in_a_later_epoch_of_persistent_workers(build, workers, choose):
     """Workers that have not delivered in this epoch yet must not be taken for ones that have delivered all."""
 
@@ -196,7 +206,7 @@ def test_a_checkpoint_early_in_a_later_epoch_of_persistent_workers(build, worker
         return take(loader, cut)
 
     whole, _ = second_epoch(99)
-    for cut in (1, 2, 3, 5):
+    for cut in (1, 2, 5):
         got, state = second_epoch(cut)
         assert got == whole[:cut]
         resumed = stateful(build("rows"), workers)
@@ -212,7 +222,7 @@ def test_E4_workers_that_are_in_different_epochs(folder, ranks):
     """With repeat, a worker with few rows begins the next epoch while others are in the first."""
     rows = me.read(folder).take(9).filter(is_kept).lanes(4)
     whole, in_different_epochs = ids(rows) * 4, 0
-    for cut in (2, 4, 7):
+    for cut in (4, 7):
         got = [take(stateful(rows.repeat().shard(ranks, rank), 2, None), cut) for rank in range(ranks)]
         for _, state in got:
             workers = state["_snapshot"]["_worker_snapshots"].values()

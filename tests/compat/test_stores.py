@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 import os
 import socket
 import subprocess
@@ -17,40 +16,25 @@ import pytest
 
 import midepoch as me
 import s3
-from midepoch.storage.named_files import NamedFiles
 from midepoch.storage.objects import LEAST_BYTES
 from midepoch.storage.retry import RetryPolicy
-from objects import find
+from objects import find, numbered
 from worlds import FORMATS, TEXTS, ids, write_files
 
 NOISE = 20_000
 
 
-def parquet(first, last, rows=10, noise=0):
-    """Rows with a column of bytes that do not compress, in row groups of some rows."""
-    rng = np.random.default_rng(first)
-    sink = io.BytesIO()
-    table = pa.table({"id": list(range(first, last)), "noise": [rng.bytes(noise) for _ in range(first, last)]})
-    pq.write_table(table, sink, row_group_size=rows, compression="none")
-    return sink.getvalue()
-
-
-def put_folder(port, bucket, folder):
-    s3.put_all(port, bucket, {f"data/{path.name}": path.read_bytes() for path in folder.iterdir()})
-    return f"s3://{bucket}/data"
-
-
 @pytest.fixture
 def noisy(s3_port):
     """Four files of eight row groups of 200 kB."""
-    s3.put_all(s3_port, "noisy", {f"d/p-{n}.parquet": parquet(n * 80, n * 80 + 80, noise=NOISE) for n in range(4)})
+    s3.put_all(s3_port, "noisy", {f"d/p-{n}.parquet": numbered(n * 80, n * 80 + 80, noise=NOISE) for n in range(4)})
     return "s3://noisy/d"
 
 
 @pytest.mark.parametrize("kinds", [FORMATS, (*TEXTS, "orc")])
 def test_all_formats_read_like_local_files(tmp_path, s3_port, proxy, kinds):
     folder = write_files(tmp_path / "data", [35, 1, 50, 20, 3], kinds)
-    url = put_folder(s3_port, f"formats-{len(kinds)}", folder)
+    url = s3.put_folder(s3_port, f"formats-{len(kinds)}", folder)
     local, remote = me.read(folder), me.read(url, storage_options=proxy.options)
     assert remote.schema == local.schema
     rows = list(remote)
@@ -58,26 +42,6 @@ def test_all_formats_read_like_local_files(tmp_path, s3_port, proxy, kinds):
     differ = {"fingerprint": 0, "checksum": 0}
     assert {**remote.state_dict(), **differ} == {**local.state_dict(), **differ}
     assert list(me.read(url, storage_options=proxy.options).shuffle(3)) == list(me.read(folder).shuffle(3))
-
-
-def test_remote_arrow_reads_one_record_batch(s3_port, proxy):
-    s3.put_all(s3_port, "ranges", {"a.arrow": wide_batches(0, 5000)})
-    dataset = me.read("s3://ranges/a.arrow", storage_options=proxy.options, read_ahead=0)
-    proxy.reset()
-    assert next(iter(dataset.skip(2600)))["id"] == 2600
-    assert 1250 * WIDE < proxy.body_bytes < 1.2 * 1250 * WIDE
-
-
-WIDE = 4_000
-"""The bytes of a row."""
-
-
-def wide_batches(first, last):
-    rng, sink = np.random.default_rng(first), io.BytesIO()
-    table = pa.table({"id": list(range(first, last)), "noise": [rng.bytes(WIDE) for _ in range(first, last)]})
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=1250)
-    return sink.getvalue()
 
 
 def test_thousands_of_objects_are_listed(s3_port, proxy):
@@ -96,7 +60,7 @@ def test_thousands_of_objects_are_listed(s3_port, proxy):
 
 
 def test_an_object_with_an_empty_part_in_its_path(s3_port, proxy):
-    s3.put_all(s3_port, "slashes", {"a/x.parquet": parquet(0, 10), "a//b/y.parquet": parquet(10, 20)})
+    s3.put_all(s3_port, "slashes", {"a/x.parquet": numbered(0, 10), "a//b/y.parquet": numbered(10, 20)})
     with pytest.raises(me.StoreError, match=r"s3://slashes/a cannot be listed, because .* is empty.*a//b/y\.parquet"):
         me.read("s3://slashes/a", storage_options=proxy.options)
     with pytest.raises(me.StoreError, match=r"a//b/y\.parquet cannot be read.*two slashes in a row"):
@@ -110,22 +74,6 @@ def test_opening_again_reads_nothing(noisy, proxy):
     me.read(noisy, storage_options=proxy.options)
     assert not proxy.reads()
     assert len(proxy.requests) <= 3
-
-
-def test_footers_are_read_in_parallel(s3_port, proxy):
-    s3.put_all(s3_port, "footers", {f"d/p-{n:03d}.parquet": parquet(n, n + 1) for n in range(24)})
-    proxy.latency = 0.05
-    me.read("s3://footers/d", storage_options=proxy.options)
-    assert proxy.most_busy >= 8
-
-
-def test_one_column_of_one_row_group_is_few_bytes(noisy, proxy):
-    dataset = me.read(noisy, storage_options=proxy.options, columns=["id"], read_ahead=0)
-    proxy.reset()
-    assert next(iter(dataset.skip(101)))["id"] == 101
-    assert proxy.body_bytes < 3 * 65536
-    assert {request.key for request in proxy.reads()} == {"d/p-1.parquet"}
-    assert len(proxy.reads()) <= 3
 
 
 def test_a_row_group_costs_few_requests(s3_port, proxy):
@@ -151,6 +99,10 @@ def test_the_jump_of_a_resume_reads_what_is_under_way_and_no_more(noisy, proxy):
     assert next(iter(again))["id"] == 205 == seen[-1] + 1
     assert {request.key for request in proxy.reads()} == {"d/p-2.parquet"}
     assert proxy.body_bytes < 2 * 10 * NOISE
+    column = me.read(noisy, storage_options=proxy.options, columns=["id"], read_ahead=0)
+    proxy.reset()
+    assert next(iter(column.skip(101)))["id"] == 101
+    assert proxy.body_bytes < 3 * 65536, "one column is few bytes"
 
 
 def settled(proxy, least=0):
@@ -164,8 +116,7 @@ def settled(proxy, least=0):
     return proxy.body_bytes
 
 
-@pytest.mark.parametrize("blocks", [0, 3, 10])
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize(("blocks", "lanes"), [(0, 1), (3, 4), (10, 1)])
 def test_read_ahead_is_bounded_by_bytes(noisy, proxy, blocks, lanes):
     block = 10 * NOISE
     ahead = int((blocks + 0.5) * block) if blocks else 0
@@ -215,7 +166,7 @@ def numbers(port, bucket, groups):
     return f"s3://{bucket}/p.parquet", len(sink.getvalue())
 
 
-@pytest.mark.parametrize("together", [1, 4, 7])
+@pytest.mark.parametrize("together", [1, 7])
 def test_row_groups_are_fetched_together_all_the_way_as_read_ahead_continues(s3_port, proxy, together):
     url, size = numbers(s3_port, "long", 100)
     group = int((together + 0.5) * 2 * 8 * 8192)
@@ -316,47 +267,8 @@ def test_processes_that_share_a_cache_fetch_each_block_once(noisy, proxy, tmp_pa
     assert proxy.body_bytes < 1.2 * 320 * NOISE
 
 
-def test_a_damaged_block_of_the_cache_is_fetched_again(noisy, proxy, tmp_path, caplog):
-    dataset = me.read(noisy, storage_options=proxy.options, cache_dir=tmp_path / "cache", read_ahead=0)
-    first = list(dataset)
-    damaged = sorted((tmp_path / "cache").glob("*.block"))[:2]
-    for path in damaged:
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 255
-        path.write_bytes(content)
-    proxy.reset()
-    with caplog.at_level(logging.WARNING):
-        assert list(dataset) == first
-    assert caplog.text.count("is damaged") == 2
-    assert proxy.reads()
-    assert proxy.body_bytes < 5 * 10 * NOISE
-
-
-def test_a_small_cache_stays_below_its_limit(noisy, proxy, tmp_path):
-    limit = 5 * 10 * NOISE
-    dataset = me.read(noisy, storage_options=proxy.options, cache_dir=tmp_path / "cache", cache_bytes=limit)
-    for _ in range(2):
-        assert ids(dataset) == list(range(320))
-        held = sum(path.stat().st_size for path in (tmp_path / "cache").iterdir() if path.suffix == ".block")
-        assert 0 < held <= limit
-
-
-def test_a_whole_object(s3_port, proxy):
-    s3.put_all(s3_port, "small", {"a/b.json": b"{}"})
-    files = NamedFiles("s3://small/a", storage_options=proxy.options)
-    assert files.read("s3://small/a/b.json") == files.read("b.json") == b"{}"
-    assert (
-        NamedFiles(
-            allow_urls=["s3://small"], storage_options=proxy.options, options_for=["s3://small/chats.jsonl"]
-        ).read("s3://small/a/b.json")
-        == b"{}"
-    )
-    with pytest.raises(me.NoDataError, match=r"s3://small/a/c\.json does not exist"):
-        files.read("s3://small/a/c.json")
-
-
 def test_a_wrong_bucket_and_a_wrong_name_are_different_mistakes(s3_port, proxy):
-    s3.put_all(s3_port, "spelling", {"deep/data/a.parquet": parquet(0, 10)})
+    s3.put_all(s3_port, "spelling", {"deep/data/a.parquet": numbered(0, 10)})
     for url, message in (
         ("s3://speling/deep/data", r"There is no bucket 'speling': check its name, and the endpoint"),
         ("s3://speling/deep/*.parquet", r"There is no bucket 'speling'"),

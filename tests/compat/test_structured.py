@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import pickle
 from itertools import islice, pairwise, zip_longest
 
@@ -12,12 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import midepoch as me
 from midepoch.sources.blocks import FileBlocks
-from worlds import ids, is_kept, write_files
+from worlds import ids, through_json, write_files
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -49,10 +46,6 @@ def in_lockstep(pairs, steps=None):
     """What ranks receive that take steps together, step by step."""
     loops = [islice(iter(loader), steps) for loader, _ in pairs]
     return [ids([batch for batch in step if batch is not None]) for step in zip_longest(*loops)]
-
-
-def through_json(state):
-    return json.loads(json.dumps(state))
 
 
 def flat(steps):
@@ -120,60 +113,15 @@ def test_B1_splits_and_windows_are_shuffled_apart_and_together(folder):
         assert seen + ids(again) == expected
 
 
-def test_B1_rank_and_num_ranks_come_from_the_launcher(folder, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader, _ = create(folder, rank=None, num_ranks=None)
-    assert ids(loader) == ids(create(folder, rank=1, num_ranks=2)[0])
-    dataset = me.StructuredDataset(folder, columns=["id"])
-    assert ids(dataset.shard()) == ids(dataset) == ids(loader), "not a shard of a shard"
-    assert ids(dataset.shard(3, 2)) == ids(me.StructuredDataset(folder, columns=["id"], rank=2, num_ranks=3))
-    monkeypatch.delenv("RANK")
-    assert len(ids(create(folder, rank=None, num_ranks=None)[0])) == ROWS
-
-
-def test_B1_a_shuffle_is_another_in_every_epoch_and_for_every_seed(folder):
-    loader, _ = create(folder, **SHUFFLED)
-    first, second = ids(loader), ids(loader)
-    other = ids(create(folder, **{**SHUFFLED, "shuffle_seed": 6})[0])
-    assert sorted(first) == sorted(second) == sorted(other) == list(range(ROWS))
-    assert len({tuple(first), tuple(second), tuple(other)}) == 3
-    assert first == ids(create(folder, **SHUFFLED)[0])
-
-
-def test_B1_the_shuffle_window_mixes_the_rows_of_small_files(tmp_path):
-    write_files(tmp_path, [10] * 40, ["parquet"])
-    near = ids(create(tmp_path, shuffle=True, shuffle_buffer_size=1)[0])
-    mixed = ids(create(tmp_path, shuffle=True, shuffle_buffer_size=200)[0])
-    files = [len({number // 10 for number in found[:20]}) for found in (near, mixed)]
-    assert files[0] == 2
-    assert files[1] > 8
-
-
-class Terminal:
-    def __init__(self):
-        self.text = ""
-
-    def isatty(self):
-        return True
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
-def test_B1_show_progress_writes_to_a_terminal_and_changes_nothing(folder, monkeypatch):
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
+def test_B1_show_progress_writes_to_a_terminal_and_changes_nothing(folder, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr("midepoch._common.jobs.QUIET_SECONDS", 0.0)
     loader, dataset = create(folder, show_progress=True)
     batches = iter(loader)
     assert ids(islice(batches, 3)) == list(range(24))
-    assert terminal.text.endswith("] 1/30 batches")
+    assert capsys.readouterr().err.endswith("] 1/30 batches")
     assert ids(batches) == list(range(24, ROWS))
-    assert terminal.text.endswith("] 30/30 batches\n")
+    assert capsys.readouterr().err.endswith("] 30/30 batches\n")
     assert dataset.epoch == 1
 
 
@@ -263,19 +211,12 @@ def test_B5_a_state_in_the_loop_is_what_the_loop_received(folder, order, workers
         assert loader.state_dict() == dataset.state_dict()
         again, other = create(folder, **order)
         other.load_state_dict(state)
-        if seen < ROWS:
-            assert ids(islice(again, 2)) == ids(islice(create_at(folder, state, order), 2))
-            again.load_state_dict(again.state_dict())
-            assert ids([next(iter(again))]) == whole[seen + 16 :][:8] or seen + 16 >= ROWS
+        assert ids(islice(again, 2)) == whole[seen : seen + 16]
+        again.load_state_dict(again.state_dict())
+        assert ids([next(iter(again))]) == whole[seen + 16 : seen + 24]
         if seen > 160:
             break
     assert dataset.state_dict() == state
-
-
-def create_at(folder, state, order):
-    loader, dataset = create(folder, **order)
-    dataset.load_state_dict(state)
-    return loader
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
@@ -340,37 +281,6 @@ def test_B6_a_state_stays_small_however_many_splits_and_lanes(tmp_path):
             assert max(sizes) < 8000
 
 
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_B6_counts_agree_with_rows_wherever_lanes_cut(data, tmp_path_factory):
-    sizes = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(any))
-    folder = write_files(
-        tmp_path_factory.mktemp("drawn"), sizes, ["parquet"], block=data.draw(st.integers(1, 12), label="block")
-    )
-    options = {"split_rows": data.draw(st.integers(1, 40)), "batch_size": data.draw(st.integers(1, 7))}
-    if data.draw(st.booleans(), label="shuffled"):
-        options |= {"shuffle": True, "shuffle_buffer_size": data.draw(st.integers(1, 50))}
-    dataset = me.StructuredDataset(folder, "parquet", **{k: v for k, v in options.items() if k != "batch_size"})
-    dataset = dataset.lanes(data.draw(st.integers(1, 9), label="lanes"))
-    seen = set()
-    for row in dataset:
-        seen.add(row["id"])
-        state = dataset.state_dict()
-        inside = sum(group["rows_delivered"] for group in state["splits_under_way"])
-        complete = 0
-        layout = dataset._layout
-        for group in range(len(layout._groups) - 1):
-            splits = range(*layout._first_splits[group : group + 2].tolist())
-            rows = {row for split in splits for row in range(layout._firsts[split], layout._lasts[split] + 1)}
-            if rows <= seen:
-                complete += int(layout._first_splits[group + 1] - layout._first_splits[group])
-            else:
-                inside -= len(rows & seen)
-        assert inside == 0
-        assert complete == state["splits_done"]
-    assert len(seen) == sum(sizes)
-
-
 def spied(monkeypatch):
     """The numbers of the blocks that are read from now on, in this process."""
     read = []
@@ -380,7 +290,7 @@ def spied(monkeypatch):
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
-@pytest.mark.parametrize("percent", [25, 50, 90, 97])
+@pytest.mark.parametrize("percent", [25, 97])
 def test_B7_finished_splits_cost_no_reading(folder, order, percent, monkeypatch):
     whole = ids(create(folder, **order)[0])
     batches = len(whole) // 8 * percent // 100
@@ -398,53 +308,6 @@ def test_B7_finished_splits_cost_no_reading(folder, order, percent, monkeypatch)
     assert set(read) <= needed | {int(np.searchsorted(starts, got[-1], "right")) - 1}
     if not order:
         assert min(read) == np.searchsorted(starts, len(got), "right") - 1
-
-
-def test_B7_six_times_in_a_row_across_epochs(folder):
-    whole, _ = create(folder, **SHUFFLED)
-    expected = [ids(whole) for _ in range(3)]
-    got = [[] for _ in range(3)]
-    state = None
-    for session, steps in enumerate([9, 14, 7, 11, 5, 20]):
-        loader, dataset = create(folder, **SHUFFLED, num_workers=session % 3 and 1)
-        if state is not None:
-            dataset.load_state_dict(through_json(state))
-        for _ in range(2):
-            for batch in islice(loader, steps):
-                got[dataset.epoch] += ids([batch])
-                steps -= 1
-            if not steps:
-                break
-        state = dataset.state_dict()
-    assert got[0] == expected[0]
-    assert got[1] == expected[1]
-    assert got[2] == expected[2][: len(got[2])]
-    assert sum(map(len, got)) > 2 * ROWS
-
-
-def test_B7_a_state_of_the_last_batch_ends_its_epoch_and_the_next_follows(folder):
-    loader, dataset = create(folder, **SHUFFLED)
-    batches = iter(loader)
-    for _ in range(len(loader)):
-        next(batches)
-    at_end = dataset.state_dict()
-    assert at_end["splits_done"] == at_end["splits"]
-    list(batches)
-    second = ids(loader)
-    again, other = create(folder, **SHUFFLED)
-    other.load_state_dict(at_end)
-    assert [ids(again), ids(again)] == [[], second]
-
-
-def test_B7_a_state_may_be_loaded_while_a_loop_is_running_which_then_says_so(folder):
-    loader, dataset = create(folder)
-    state = dataset.state_dict()
-    batches = iter(loader)
-    first = ids([next(batches)])
-    dataset.load_state_dict(state)
-    with pytest.raises(me.StaleIteratorError, match="a state was loaded"):
-        next(batches)
-    assert ids(islice(loader, 1)) == first
 
 
 def saved(folder, **options):
@@ -516,26 +379,7 @@ def test_B8_another_format_is_refused(tmp_path):
         dataset.load_state_dict(state)
 
 
-@settings(max_examples=12, deadline=None)
-@given(legs=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1), st.integers(1, 30)), min_size=2, max_size=4))
-@pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
-def test_B9_other_ranks_workers_and_batch_sizes(folder, order, legs):
-    state, got = None, []
-    for ranks, workers, size in legs:
-        pairs = ranks_of(folder, ranks, **order, num_workers=workers, batch_size=size)
-        for _, dataset in pairs:
-            if state is not None:
-                dataset.load_state_dict(through_json(state))
-        got += flat(in_lockstep(pairs, 2))
-        state = pairs[0][1].state_dict()
-        if pairs[0][1].epoch or state["rows_done"] == ROWS:
-            return
-    loader, dataset = create(folder, **order)
-    dataset.load_state_dict(state)
-    assert sorted(got + ids(loader)) == list(range(ROWS))
-
-
-def test_B9_the_order_stays_the_same(folder):
+def test_B9_other_ranks_and_workers_keep_the_order_and_other_batch_sizes_the_rows(folder):
     whole = flat(in_lockstep(ranks_of(folder, 2, **SHUFFLED, num_workers=2)))
     pairs = ranks_of(folder, 2, **SHUFFLED, num_workers=2)
     got = flat(in_lockstep(pairs, 4))
@@ -546,6 +390,9 @@ def test_B9_the_order_stays_the_same(folder):
     for _, dataset in three:
         dataset.load_state_dict(one[1].state_dict())
     assert got + flat(in_lockstep(three)) == whole
+    larger, dataset = create(folder, **SHUFFLED, batch_size=13)
+    dataset.load_state_dict(one[1].state_dict())
+    assert sorted(got + ids(larger)) == list(range(ROWS))
 
 
 FILTER = {"filters": pc.field("maybe") > 12}
@@ -630,8 +477,7 @@ def test_B12_a_folder_without_matching_files_is_an_error(tmp_path):
         create(tmp_path, "parquet")
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("method", "persistent"), [("spawn", False), ("forkserver", True), ("fork", True)])
 def test_B13_start_methods_and_persistent_workers(folder, method, persistent):
     options = {**SHUFFLED, "num_workers": 2, "multiprocessing_context": method, "persistent_workers": persistent}
     whole, _ = create(folder, **{**SHUFFLED, "num_workers": 2})
@@ -666,18 +512,12 @@ def test_a_dataset_without_a_loader(folder):
     assert got + ids(again) == whole
 
 
-def test_orders_that_are_not_of_splits_name_none(folder):
-    dataset = me.StructuredDataset(folder, "parquet").take(50).shuffle(1, level="row")
-    assert len(ids(islice(dataset, 10))) == 10
-    assert dataset.state_dict()["completed_shards"] == []
-
-
 GROWTH = [([131, 90], [131, 90, 77]), ([14] * 16, [14] * 20)]
 
 
 @pytest.mark.parametrize(("then", "now"), GROWTH, ids=["listed", "many"])
 @pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
-@pytest.mark.parametrize("percent", [10, 50, 97, 100])
+@pytest.mark.parametrize("percent", [10, 97, 100])
 def test_appended_files_come_after_the_rows_of_the_epoch(tmp_path, then, now, order, percent):
     write_files(tmp_path, then, ["parquet"])
     old, new = sum(then), sum(now)
@@ -749,79 +589,8 @@ def test_files_can_be_appended_twice_in_an_epoch_and_between_others(tmp_path):
 
 def test_appending_that_is_not_possible_raises(tmp_path):
     write_files(tmp_path, [30, 20], ["parquet"])
-    states = {
-        "filters leave out": (
-            saved(tmp_path, batch_size=2, filters=pc.field("id") > 3),
-            {"filters": pc.field("id") > 3},
-        ),
-    }
+    filters = {"filters": pc.field("id") > 3}
+    state = saved(tmp_path, batch_size=2, **filters)
     write_files(tmp_path, [30, 20, 5], ["parquet"])
-    for message, (state, options) in states.items():
-        _, dataset = create(tmp_path, **options)
-        with pytest.raises(me.CheckpointMismatchError, match=f"new_files='append' is not possible: {message}"):
-            dataset.load_state_dict(state, new_files="append")
-
-
-def test_E4_files_are_not_appended_while_ranks_are_in_different_epochs(tmp_path):
-    def rank(number, ranks=2):
-        return me.StructuredDataset(tmp_path, shuffle=False).filter(is_kept).lanes(2).shard(ranks, number)
-
-    write_files(tmp_path, [30, 20], ["parquet"])
-    ahead, behind = rank(0), rank(1)
-    list(ahead)
-    finished = ahead.state_dict()
-    iterator, other = iter(ahead), iter(behind)
-    next(iterator), next(other)
-    merged = me.merge_states([iterator.state_dict(), other.state_dict()])
-    write_files(tmp_path, [30, 20, 5], ["parquet"])
-    with pytest.raises(me.CheckpointMismatchError, match=r"is not possible: some ranks had begun the next epoch"):
-        rank(0, 1).load_state_dict(merged, new_files="append")
-    resumed = rank(0)
-    resumed.load_state_dict(finished, new_files="append")
-    assert (resumed.epoch, "earlier" in resumed.state_dict()) == (1, False)
-
-
-def test_a_damaged_growth_is_refused(folder):
-    state = saved(folder)
-    del state["checksum"]
-    _, dataset = create(folder)
-    for appended in ([[[0, 99]]], [[[0, 2]], [[1, 3]]], [[]], [[[3, 1]]], [[[-1, 2]]], [[[0, 1 << 40]]], 7):
-        with pytest.raises(me.CheckpointMismatchError, match="damaged"):
-            dataset.load_state_dict({**state, "grown": appended})
-
-
-def test_nothing_is_logged(folder, caplog):
-    with caplog.at_level(logging.WARNING):
-        list(create(folder, **SHUFFLED, num_workers=2)[0])
-    assert caplog.records == []
-
-
-def test_a_further_loader_does_not_disturb_the_pair(folder):
-    loader, dataset = create(folder)
-    whole = ids(loader)
-    loader.set_epoch(0)
-    further = me.Loader(dataset)
-    got = ids(islice(further, 2))
-    assert got == whole[:16]
-    assert dataset.state_dict() == loader.state_dict()
-    got = ids(islice(loader, 3))
-    dataset.load_state_dict(dataset.state_dict())
-    assert got + ids(loader) == whole
-    loader.load_state_dict(loader.state_dict())
-
-
-@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-def test_a_copied_pair_shares_one_position_of_its_own(folder, make):
-    pair = create(folder, num_workers=1)
-    whole = ids(pair[0])
-    pair[0].set_epoch(0)
-    loader, dataset = make(pair) if make is not copy.copy else (copy.copy(pair[0]), pair[1])
-    assert loader.dataset is dataset
-    got = ids(islice(loader, 2))
-    assert got == whole[:16]
-    if make is not copy.copy:
-        assert dataset.state_dict() == loader.state_dict()
-        dataset.load_state_dict(dataset.state_dict())
-        assert got + ids(loader) == whole
-    assert ids(pair[0]) == whole, "the original pair has not moved"
-    assert pair[1].epoch == 1
+    with pytest.raises(me.CheckpointMismatchError, match="new_files='append' is not possible: filters leave out"):
+        create(tmp_path, **filters)[1].load_state_dict(state, new_files="append")

@@ -422,10 +422,9 @@ def test_a_readers_deliveries_agree_with_its_turns_and_lanes(kinds, changes):
         kind.deliver(changed(kind, part={**part, **changes}))
 
 
-@pytest.mark.parametrize("levels", [200, 100_000])
-@pytest.mark.parametrize("key", ["version", "epoch", "cursors", "part", "grown", "earlier", "later", "fingerprint"])
-def test_deep_nesting_is_refused(kinds, key, levels):
-    deep = nested(levels, lists=True)
+@pytest.mark.parametrize("key", ["version", "cursors", "part", "grown", "later", "fingerprint"])
+def test_deep_nesting_is_refused(kinds, key):
+    deep = nested(100_000, lists=True)
     for state in ({**kinds["uniform"].saved, key: deep}, {**kinds["v1-uniform"].saved, key: deep}):
         with pytest.raises(me.CheckpointMismatchError):
             kinds["uniform"].deliver(state)

@@ -1,7 +1,6 @@
 """Processes that are forked in the middle of a pass: they never wait for a lock or a thread of their parent."""
 
 import gzip
-import multiprocessing
 import threading
 import time
 from itertools import islice
@@ -11,10 +10,10 @@ import pytest
 
 import midepoch as me
 from files import plain, write_numbers
-from forking import fork, in_a_forked_process
+from forking import children, fork, in_a_forked_process
 
 ROWS, BLOCK = 4000, 100
-CHILDREN = 30
+CHILDREN = 12
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
@@ -113,23 +112,19 @@ def test_a_forked_process_leaves_the_persistent_workers_of_its_parent_alone(tmp_
         loader = me.Loader(me.read(tmp_path).lanes(2), batch_size=5, num_workers=2, persistent_workers=True)
         whole = numbers(loader)
         assert sorted(whole) == list(range(200))
-        workers = workers_here()
+        workers = children()
         batches = iter(loader) if unfinished else iter(())
         received = numbers(islice(batches, 3))
-        child = fork(lambda: [numbers(loader) == whole, numbers(loader) == whole, len(workers_here() - workers)])
+        child = fork(lambda: [numbers(loader) == whole, numbers(loader) == whole, len(children() - workers)])
         answer = child() if child_first else None
         assert received + numbers(batches) == (whole if unfinished else [])
         assert numbers(loader) == whole
         assert (answer or child()) == "[True, True, 2]"
         assert numbers(loader) == whole, "the workers are still there"
-        return workers_here() == workers
+        return children() == workers
 
     assert in_a_forked_process(scenario) == "True"  # so that a hang of either ends this test
 
 
 def numbers(batches):
     return [number for batch in batches for number in plain(batch["x"])]
-
-
-def workers_here():
-    return {process.pid for process in multiprocessing.active_children()}

@@ -62,13 +62,6 @@ def test_a_file_that_is_replaced_is_noticed_by_its_time_alone(server, tmp_path):
     assert ids(me.read(url, cache_dir=tmp_path / "cache")) == list(range(50, 100))
 
 
-def test_a_file_that_is_replaced_within_a_second_is_known_by_its_etag(server, tmp_path):
-    for number in range(2):
-        content = rows(number * 50, number * 50 + 50)
-        url = server.put("a.parquet", content, Last_Modified=MONDAY, ETag=f'"{number}"')
-        assert ids(me.read(url, cache_dir=tmp_path / "cache")) == list(range(number * 50, number * 50 + 50))
-
-
 def page(*links):
     return "".join(f'<a href="{link}">{link}</a>\n' for link in links).encode()
 

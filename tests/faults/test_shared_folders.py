@@ -19,7 +19,7 @@ from midepoch.dataset import file_rows, plan_of
 from midepoch.formats import Scan
 from midepoch.index.index import index_bytes
 from midepoch.index.saved import SavedIndexes
-from midepoch.storage.block_cache import SUFFIX, BlockCache
+from midepoch.storage.block_cache import BlockCache
 from objects import find
 
 ONE, OTHER = 12345, 12346
@@ -63,38 +63,10 @@ def got(folder):
     return None if block is None else block["x"].to_pylist()
 
 
-@needs_root
-def test_two_users_who_trust_each_other_share_a_cache(shared, monkeypatch):
-    monkeypatch.setenv("MIDEPOCH_TRUST_SHARED", "1")
-    assert as_user(ONE, lambda: put(shared)) == "stored"
-    assert as_user(OTHER, lambda: got(shared)) == "[1, 2, 3]"
-    assert as_user(ONE, lambda: got(shared)) == "[1, 2, 3]", "the other user did not remove it"
-    assert as_user(OTHER, lambda: put(shared)) == "stored"
-    assert (shared / f"a{SUFFIX}").stat().st_uid == OTHER
-
-
 @pytest.fixture
 def _forgetful(monkeypatch):
     """Folders that this test trusts are forgotten after it."""
     monkeypatch.setattr(common_files, "_shared", set())
-
-
-def opened(data, shared, **options):
-    """The rows of a dataset whose index and cache are in a folder, and who made these, for another user's process."""
-    os.umask(0)
-    dataset = me.read(data, index_dir=shared / "index", cache_dir=shared / "cache", **options)
-    (index,) = (shared / "index").glob("*.index")
-    return values(dataset), index.stat().st_uid
-
-
-@needs_root
-@pytest.mark.parametrize("options", [{"trust_shared": True}, {}], ids=["trusted", "not trusted"])
-def test_users_may_trust_each_other_by_an_argument(shared, options):
-    write_numbers(shared / "data" / "a.arrow", 0, 12)
-    rows = list(range(12))
-    assert as_user(ONE, lambda: opened(shared / "data", shared, trust_shared=True)) == str((rows, ONE))
-    maker = ONE if options else OTHER
-    assert as_user(OTHER, lambda: opened(shared / "data", shared, **options)) == str((rows, maker))
 
 
 @needs_root
@@ -202,25 +174,6 @@ def test_the_survey_of_another_user_is_used_if_that_user_is_trusted(tmp_path, ev
     assert forged.stat().st_mode & 0o777 == 0o700
     with pytest.raises(TypeError, match="trust_shared must be True or False"):
         evens.survey(trust_shared="no")
-
-
-@needs_root
-def test_two_users_have_surveys_of_their_own_or_share_one(shared):
-    write_numbers(shared / "data" / "a.arrow", 0, 12)
-
-    def surveyed(**options):
-        os.umask(0)
-        rows = me.read(shared / "data", index_dir=shared / "index", **options).filter(is_even)
-        found = rows.survey(folder=shared / "kept", executor=ThreadPoolExecutor(1), **options)
-        return len(found), plan_of(found).pipeline.survey.folder.stat().st_uid
-
-    (shared / "kept").mkdir()
-    (shared / "kept").chmod(0o777)
-    assert as_user(ONE, lambda: surveyed(trust_shared=True)) == str((6, ONE))
-    assert as_user(OTHER, lambda: surveyed(trust_shared=True)) == str((6, ONE))
-    shutil.rmtree(next((shared / "kept").glob("*.survey")))
-    assert as_user(ONE, surveyed) == str((6, ONE))
-    assert as_user(OTHER, surveyed) == str((6, OTHER)), "a survey that cannot be used is moved out of the way"
 
 
 @needs_root

@@ -3,9 +3,7 @@
 import io
 import json
 import logging
-import random
 import traceback
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -70,23 +68,9 @@ def url(s3_port):
     return "s3://faulty/d"
 
 
-def now_and_then(what, share):
-    """Spoil a share of the requests, but none of them so often that it is given up."""
-    chance, spoiled = random.Random(7), Counter()
-
-    def spoil(request):
-        same = (request.method, request.key, request.query, request.range)
-        if chance.random() > (share if request.key else share / 3) or spoiled[same] > 2:
-            return None
-        spoiled[same] += 1
-        return chance.choice(what)
-
-    return spoil
-
-
 @pytest.mark.parametrize("what", [500, 503, 429, "drop", "cut"])
 def test_temporary_errors_are_retried(url, proxy, what):
-    proxy.spoil = now_and_then([what], 0.3)
+    proxy.spoil = s3.now_and_then([what], 0.3)
     dataset = me.read(url, storage_options=proxy.options)
     assert ids(dataset) == list(range(120))
     assert sorted(ids(dataset.shuffle(1))) == list(range(120))
@@ -134,15 +118,7 @@ def test_a_lasting_error_is_raised_at_once(url, proxy, status, error, message):
     assert len(proxy.reads()) <= 2  # ahead, and when the rows are due
 
 
-def test_a_bucket_or_key_that_is_not_there_is_named(url, proxy):
-    for source in ("s3://no-such-bucket/x", "s3://faulty/no/such/key", "s3://no-such-bucket/*.parquet"):
-        with pytest.raises(me.NoDataError) as error:
-            me.read(source, storage_options=proxy.options)
-        assert source in str(error.value)
-
-
-@pytest.mark.parametrize("kind", list(WRITERS))
-@pytest.mark.parametrize("ahead", [0, "1GiB"])
+@pytest.mark.parametrize(("kind", "ahead"), [("parquet", 0), ("arrow", "1GiB"), ("jsonl", 0), ("orc", "1GiB")])
 def test_a_changed_object_is_noticed_before_its_rows_are_mixed(s3_port, proxy, kind, ahead):
     made = WRITERS[kind]
     bucket = f"changing-{kind}"
@@ -176,11 +152,7 @@ ONE, TWO, ALL = 0, 8 * 500_000, "1GiB"
 
 @pytest.mark.parametrize(
     ("ahead", "other", "cached"),
-    [
-        *((ahead, "same size", cached) for ahead in (ONE, TWO, ALL) for cached in (False, True)),
-        (TWO, "shorter", False),
-        (TWO, "longer", False),
-    ],
+    [(ONE, "same size", False), (TWO, "same size", True), (ALL, "shorter", False), (TWO, "longer", False)],
 )
 def test_whenever_an_object_changes_no_row_of_the_new_one_comes(s3_port, proxy, tmp_path, ahead, other, cached):
     old, changed = parquet(60, 120), {"same size": 60, "shorter": 40, "longer": 80}[other]
@@ -276,7 +248,7 @@ def test_secrets_are_in_nothing_that_is_left(url, proxy, tmp_path, caplog):
     secrets = [s3.KEY, s3.SECRET, "hush-hush-token"]
     options = {**proxy.options, "token": "hush-hush-token"}
     left = []
-    proxy.spoil = now_and_then([503, "drop"], 0.3)
+    proxy.spoil = s3.now_and_then([503, "drop"], 0.3)
     dataset = me.read(url, storage_options=options, index_dir=tmp_path / "index", cache_dir=tmp_path / "cache")
     rows = iter(dataset.shuffle(1))
     next(rows)

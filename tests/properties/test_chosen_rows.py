@@ -49,7 +49,6 @@ def chosen(draw):
     return build, [row["id"] for row in rows]
 
 
-@settings(max_examples=40)
 @given(case=chosen(), level=LEVELS, epoch=st.integers(0, 3), lanes=st.integers(1, 4), data=st.data())
 def test_a_shuffle_permutes_the_kept_rows(files, case, level, epoch, lanes, data):
     build, kept = case

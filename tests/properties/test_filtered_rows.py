@@ -127,7 +127,7 @@ def assert_rows(got, expected):
 
 
 @given(case=cases())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150)
 def test_the_rows_are_those_that_arrow_keeps_of_the_whole_table(case):
     table, group, cut, expression = case
     with tempfile.TemporaryDirectory() as home:
@@ -144,7 +144,6 @@ def test_the_rows_are_those_that_arrow_keeps_of_the_whole_table(case):
 
 
 @given(case=cases(), lanes=st.integers(1, 4), level=st.sampled_from(["file", "block", "row", None]))
-@settings(max_examples=60, deadline=None)
 def test_any_shuffle_of_them_resumes_and_resizes(case, lanes, level):
     table, group, cut, expression = case
     with tempfile.TemporaryDirectory() as home:

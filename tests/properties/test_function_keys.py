@@ -147,7 +147,7 @@ def canonical(value):
     return repr(value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(then=ARGUMENTS, now=ARGUMENTS, through=st.sampled_from(["fn_kwargs", "partial", "positional"]))
 def test_a_state_loads_if_the_arguments_are_equal_and_only_then(data, then, now, through):
     def state(value):

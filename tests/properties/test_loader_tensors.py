@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -76,7 +76,6 @@ def check(column, values):
         assert len({one.dtype for one in column}) == 1  # empty ones too
 
 
-@settings(max_examples=60)
 @given(table=tables(), stage=st.sampled_from(sorted(STAGES)), size=st.integers(1, 5), batched=st.booleans())
 def test_every_column_of_a_batch_is_what_a_naive_model_says(table, stage, size, batched):
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -215,7 +215,7 @@ def check_many(rows, cases):
         check(rows, random.Random(seed))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80)
 @given(rng=st.randoms(use_true_random=False))
 def test_ranks_at_any_distance_merge_and_lose_or_repeat_nothing(rows, rng):
     check(rows, rng)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -20,8 +20,6 @@ from midepoch.testing import assert_resumes, same
 from mixed_worlds import APART, ORDERS, MixedWorld, mixed_worlds
 from schedules import OneByOne
 from worlds import FORMATS, ids
-
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def source_of(item: Any) -> int:
@@ -52,7 +50,6 @@ def lanes_of(dataset: me.Dataset, lanes: int, epoch: int) -> list[list[Any]]:
     return [[item for item, _, _ in cut.flow(opened, lane, pipeline.begin).as_single_items()] for lane in range(lanes)]
 
 
-@many
 @given(mixed_worlds(behind=False), st.integers(0, 2))
 def test_the_items_are_those_of_a_plain_model_and_each_part_has_its_share(world, epoch):
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +73,6 @@ def test_the_items_are_those_of_a_plain_model_and_each_part_has_its_share(world,
         assert not any(whole[source_of(item)] == 0 for got in mixed for item in got)
 
 
-@many
 @given(mixed_worlds(stops=("never",), behind=False), st.integers(0, 1), st.data())
 def test_never_continues_in_new_epochs_and_every_pass_is_complete(world, epoch, data):
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -17,7 +17,6 @@ from chats import Chat, cropped, ids, process, tokenizer, words, write_parquet
 from midepoch.stages.pack import packs
 from midepoch.testing import assert_elastic, assert_resumes, same
 
-many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 layouts = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=2, max_size=3)
 chats = st.builds(
     Chat,
@@ -90,7 +89,6 @@ def assert_made_of(packs: list[Any], samples: list[Any]) -> None:
             assert same(one[name], np.concatenate(parts) if parts else None), name
 
 
-@many
 @given(worlds())
 def test_C1_C4_cut_after_every_item_and_resumed_twice(world: World) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +102,6 @@ def test_C1_C4_cut_after_every_item_and_resumed_twice(world: World) -> None:
         assert_made_of(whole, list(replace(world, options=world.options | {"packing": False}).build(Path(folder))))
 
 
-@many
 @given(worlds(), layouts, st.integers(0, 4))
 def test_C1_C5_any_number_of_ranks_and_workers(world: World, legs: list[tuple[int, int]], steps: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 import midepoch as me
 from midepoch.stages import flow
@@ -16,10 +16,7 @@ from midepoch.stages.pack import stream, windows
 from midepoch.testing import assert_elastic, assert_resumes
 from worlds import PackWorld, as_arrays, pack_noise, pack_worlds, write_documents
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-
-@many
 @given(pack_worlds(around=False))
 def test_C3_every_token_once_and_no_pack_too_long(world: PackWorld) -> None:
     options = world.options
@@ -111,41 +108,32 @@ def found(dataset):
         prove(dataset)
 
 
-@pytest.mark.parametrize("error", [-1, 1])
-def test_a_planted_cursor_inside_a_document_that_is_off_by_one_token(folder, monkeypatch, error):
-    right = stream.StreamRun._cursors
-
-    def wrong(self, layout, skips):
-        cursors = right(self, layout, skips)
+def off_by(error):
+    def planted(right, run, layout, skips):
+        cursors = right(run, layout, skips)
         cursors[:, 1] = np.maximum(0, cursors[:, 1] + error)
         return cursors
 
-    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
-    found(packing(folder, "concat"))
+    return planted
 
 
-def test_a_planted_cursor_that_counts_from_the_pack_and_not_from_the_document(folder, monkeypatch):
+def counted_from_the_pack(right, run, layout, skips):
+    """And not from the document, which the run may hold from its start on."""
+    cursors, documents = right(run, layout, skips), layout.documents[layout.bounds[1:] - 1]
+    cursors[:, 1] -= layout.starts[0] * ((documents == layout.documents[0]) & (cursors[:, 1] > 0))
+    return cursors
+
+
+def without_the_document_under_way(right, run, layout, skips):
+    cursors = right(run, layout, skips)
+    cursors[:, 0] = run.cursors[layout.documents[layout.bounds[1:] - 1], 1, 0]
+    return cursors
+
+
+@pytest.mark.parametrize("plant", [off_by(-1), off_by(1), counted_from_the_pack, without_the_document_under_way])
+def test_a_planted_cursor_inside_a_document(folder, monkeypatch, plant):
     right = stream.StreamRun._cursors
-
-    def wrong(self, layout, skips):
-        begin = layout.starts[0]  # of the first document, which the run may hold from its start on
-        cursors, documents = right(self, layout, skips), layout.documents[layout.bounds[1:] - 1]
-        cursors[:, 1] -= begin * ((documents == layout.documents[0]) & (cursors[:, 1] > 0))
-        return cursors
-
-    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
-    found(packing(folder, "concat"))
-
-
-def test_a_planted_cursor_that_forgets_the_document_under_way(folder, monkeypatch):
-    right = stream.StreamRun._cursors
-
-    def wrong(self, layout, skips):
-        cursors = right(self, layout, skips)
-        cursors[:, 0] = self.cursors[layout.documents[layout.bounds[1:] - 1], 1, 0]
-        return cursors
-
-    monkeypatch.setattr(stream.StreamRun, "_cursors", wrong)
+    monkeypatch.setattr(stream.StreamRun, "_cursors", lambda self, *more: plant(right, self, *more))
     found(packing(folder, "concat"))
 
 
@@ -155,28 +143,24 @@ def test_a_planted_key_that_does_not_know_where_in_its_document_a_pack_begins(fo
     found(packing(folder, "concat").map(pack_noise, with_rng=True))
 
 
-@pytest.mark.parametrize("error", [-1, 1])
-@pytest.mark.parametrize("strategy", STRATEGIES[:3])
-def test_a_planted_count_of_a_windows_packs_that_is_off_by_one(folder, monkeypatch, strategy, error):
-    right = flow.Group.cursors_and_keys
-
-    def wrong(group, count):
+def count_off_by(error):
+    def planted(right, group, count):
         cursors, keys = right(group, count)
         cursors[:-1, -1] = np.maximum(0, cursors[:-1, -1] + error)
         return cursors, keys
 
-    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
-    found(packing(folder, strategy))
+    return planted
 
 
+def without_the_start(right, group, count):
+    return right(group._replace(start=(group.start[0] + 1, *group.start[1:])), count)
+
+
+@pytest.mark.parametrize("plant", [count_off_by(-1), count_off_by(1), without_the_start])
 @pytest.mark.parametrize("strategy", STRATEGIES[:3])
-def test_a_planted_window_that_forgets_where_it_began(folder, monkeypatch, strategy):
+def test_a_planted_cursor_inside_a_window(folder, monkeypatch, strategy, plant):
     right = flow.Group.cursors_and_keys
-
-    def wrong(group, count):
-        return right(group._replace(start=(group.start[0] + 1, *group.start[1:])), count)
-
-    monkeypatch.setattr(flow.Group, "cursors_and_keys", wrong)
+    monkeypatch.setattr(flow.Group, "cursors_and_keys", lambda self, count: plant(right, self, count))
     found(packing(folder, strategy))
 
 

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from legs import check_out_of_step
@@ -16,13 +16,11 @@ from mixed_worlds import mixed_worlds
 from surveys import without_survey
 from worlds import World, ids, pack_worlds, worlds
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WORLDS = {"rows": worlds(), "packs": pack_worlds(), "mixtures": mixed_worlds()}
 layouts = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=2, max_size=4)
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-@many
 @given(data=st.data())
 def test_C4_cut_after_every_item_and_resumed_twice(kind: str, data: st.DataObject) -> None:
     world = data.draw(WORLDS[kind])
@@ -32,7 +30,6 @@ def test_C4_cut_after_every_item_and_resumed_twice(kind: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-@many
 @given(data=st.data(), legs=layouts, steps=st.integers(0, 6))
 def test_C5_any_number_of_ranks_and_workers_one_after_the_other(
     kind: str, data: st.DataObject, legs: list[tuple[int, int]], steps: int
@@ -42,7 +39,6 @@ def test_C5_any_number_of_ranks_and_workers_one_after_the_other(
         assert_elastic(world.build(world.write(Path(folder))), legs, steps=steps)
 
 
-@many
 @given(worlds(lanes=False), st.tuples(st.integers(1, 4), st.integers(1, 3)))
 def test_the_lanes_of_the_readers_that_began_are_kept(world: World, first: tuple[int, int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +46,6 @@ def test_the_lanes_of_the_readers_that_began_are_kept(world: World, first: tuple
 
 
 @pytest.mark.parametrize("kind", ["rows", "packs"])
-@many
 @given(data=st.data(), legs=layouts)
 def test_C5_ranks_that_are_out_of_step_lose_nothing(
     kind: str, data: st.DataObject, legs: list[tuple[int, int]]
@@ -63,7 +58,6 @@ def test_C5_ranks_that_are_out_of_step_lose_nothing(
             check_out_of_step(dataset, legs, lambda: data.draw(st.integers(0, 5)))
 
 
-@many
 @given(worlds(uniform=True), st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=4))
 def test_the_batch_size_may_change_at_every_resume(world: World, legs: list[tuple[int, int]]) -> None:
     """Three batches a rank in each session, until some rank has none left; then one process reads the rest."""

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -58,7 +58,6 @@ STAGES = ROW_STAGES | {
 }
 
 
-@settings(max_examples=80)
 @given(
     kind=st.sampled_from(["stream", "file", "parquet", "jsonl"]),
     files=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=4),
@@ -92,7 +91,6 @@ def test_a_survey_says_what_a_plain_pass_finds(tmp_path_factory, kind, files, na
         assert survey.lengths(rows).tolist() == lengths.tolist()
 
 
-@settings(max_examples=60)
 @given(
     kind=st.sampled_from(["stream", "file", "parquet", "jsonl"]),
     files=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=5), min_size=1, max_size=4),

@@ -123,7 +123,7 @@ def documents(packs, column):
         yield from (pack[column][begin:end].tolist() for begin, end in pairwise(pack["cu_seqlens"].tolist()))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(data=st.data())
 def test_a_surveyed_pack_has_the_tokens_of_its_column(tmp_path_factory, data):
     draw, folder = data.draw, tmp_path_factory.mktemp("data")

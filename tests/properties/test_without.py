@@ -3,7 +3,7 @@
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import midepoch as me
@@ -28,7 +28,6 @@ def build(files, level, batch, filtered):
     return dataset.batch(batch) if batch else dataset
 
 
-@settings(max_examples=60)
 @given(
     level=st.sampled_from([None, "row", "block", "file"]),
     batch=st.sampled_from([None, 3]),

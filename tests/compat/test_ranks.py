@@ -1,25 +1,25 @@
-"""Real torchrun, real gloo, real SIGKILL: what all ranks received together is the uninterrupted run's sequence.
+"""Ranks of real process groups: what all of them received together is the uninterrupted run's sequence.
 
-Ranks that are neither killed nor launched again are forked by ``ranks.py`` rather than by torchrun.
+They are forked by ``ranks.py``, which takes a fraction of the time. The demo and the README start torchrun itself.
 """
 
 import json
 import re
-import subprocess
-import sys
+import runpy
+from collections import defaultdict
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import torch
 
 import midepoch as me
 import ranks
 from counted_pipelines import ids_of_packs, pipelines
 from worlds import ids, is_kept, is_late, write_documents, write_files
 
-ROOT = Path(__file__).parents[2]
 ROWS = 600
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HUGGING_FACE = "datasets,midepoch.loader,midepoch.integrations.huggingface,torch._dynamo"
 
 
 @pytest.fixture(scope="module")
@@ -34,75 +34,72 @@ def data(tmp_path_factory):
     return folder
 
 
-def torchrun(processes, script, *arguments):
-    """Start a script on some ranks, and wait for all of them."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d"]
-    command += ["--rdzv-endpoint", "127.0.0.1:0", "--nproc-per-node", str(processes)]
-    command += map(str, [Path(__file__).with_name("leaving.py"), script, *arguments])
-    return subprocess.run(command, env=ranks.environment(), capture_output=True, text=True, check=False)
+def kept_rows(out, pattern="ids-{}.jsonl"):
+    """The first step of each session, and the rows of all in the order of turns, as far as a checkpoint kept them.
+
+    In the log of each rank, a session begins after the step of the last checkpoint of the one before.
+    """
+    begins, sessions = [], defaultdict(list)
+    for rank in range(len(list(out.glob(pattern.format("*"))))):
+        reached = 10**9
+        for line in map(json.loads, (out / pattern.format(rank)).read_text().splitlines()):
+            if line["step"] <= reached:
+                begins += [line["step"]] if rank == 0 else []
+                begin = line["step"]
+            reached = line["step"]
+            sessions[begin].append((line["step"], rank, line["ids"]))
+    ends = dict(zip(begins, [*begins[1:], 10**9], strict=True))
+    kept = [line for begin in begins for line in sorted(sessions[begin]) if line[0] < ends[begin]]
+    return begins, [row for _, _, rows in kept for row in rows]
 
 
-def train(data, out, processes, *arguments, dies=False):
-    done = torchrun(processes, ROOT / "examples" / "train.py", "--data", data, "--out", out, *arguments)
-    assert (done.returncode != 0) == dies, done.stderr
-    return done.stdout.splitlines()
-
-
-class Runs:
-    """The legs of one run: what their steps received, as far as a checkpoint kept it."""
-
-    def __init__(self, out):
-        self.out, self.kept, self.begun = out, [], 0
-
-    def leg_ended(self, *, killed):
-        """Add the steps since the last checkpoint, from which the next session resumes, in the order of turns."""
-        until = torch.load(self.out / "checkpoint.pt", weights_only=True)["step"] if killed else 10**9
-        steps = []
-        for path in self.out.glob("ids-*.jsonl"):
-            rank = int(path.stem.split("-")[1])
-            steps += [(line["step"], rank, line["ids"]) for line in map(json.loads, path.read_text().splitlines())]
-            path.unlink()
-        self.kept += [step for step in sorted(steps) if self.begun < step[0] <= until]
-        self.begun = until
-
-    @property
-    def ids(self):
-        return [row for _, _, rows in self.kept for row in rows]
-
-
-@pytest.mark.parametrize("filtered", [False, True], ids=["uniform", "filtered"])
-def test_a_killed_rank_and_resumes_as_three_and_as_one(data, tmp_path, filtered):
-    runs = Runs(tmp_path)
-    extra = ["--keep-even", "--batch-size", 4] if filtered else []
-    said = train(data, tmp_path, 2, "--workers", 2, "--die-at", 9, "--log-every", 3, *extra, dies=True)
-    assert said[0] == f"began at step 0{'' if filtered else ' of 42'} on 2 processes with --workers 2"
-    assert [line.split(": loss ")[0] for line in said[1:]] == ["step 3", "step 6", "step 9"]
-    runs.leg_ended(killed=True)
-    assert runs.begun == 8
-    said = train(data, tmp_path, 3, "--workers", 1, "--die-at", 13, *extra, dies=True)
-    assert said[0] == f"resumed at step 8{'' if filtered else ' of 31'} on 3 processes with --workers 1"
-    assert not any("came once" in line for line in said)
-    runs.leg_ended(killed=True)
-    assert runs.begun == 12
-    said = train(data, tmp_path, 1, "--workers", 3, *extra)
-    runs.leg_ended(killed=False)
-    assert said[0].startswith("resumed at step 12")
-    assert said[-1].endswith(f": each of its {ROWS // 2 if filtered else ROWS} rows came once")
+def test_a_killed_rank_resumes_as_three_and_as_one(data, tmp_path):
+    """Of a uniform and of a filtered run, and of one that dies while it saves."""
+    legs, outs = [], {}
+    for name, extra in {"uniform": [], "filtered": ["--keep-even", "--batch-size", 4]}.items():
+        outs[name] = tmp_path / name
+        own = ["--data", data, "--out", outs[name], *extra]
+        legs += [
+            (2, "train", *own, "--workers", 2, "--die-at", 9, "--log-every", 3),
+            (3, "train", *own, "--workers", 1, "--die-at", 13),
+            (1, "train", *own, "--workers", 3),
+        ]
+    outs["saving"] = tmp_path / "saving"
+    own = ["--data", data, "--out", outs["saving"]]
+    legs += [(1, "train", *own, "--die-saving-at", 6), (1, "train", *own, "--workers", 1)]
+    for out in outs.values():
+        out.mkdir()
+    codes, said = ranks.start("rank_steps.launched", [[count, *map(str, more)] for count, *more in legs], tmp_path)
+    assert [any(of_ranks) for of_ranks in codes] == [True, True, False] * 2 + [True, False], said[-5000:]
+    for line in (
+        "began at step 0 of 42 on 2 processes with --workers 2",
+        "resumed at step 8 of 31 on 3 processes with --workers 1",
+        "began at step 0 on 2 processes with --workers 2",
+        "resumed at step 8 on 3 processes with --workers 1",
+    ):
+        assert f"{line}\n" in said
+    assert said.count("resumed at step 12") == 2
+    assert re.findall(r"each of its (\d+) rows came once", said) == ["600", "300", "600"]
+    assert re.findall(r"step (\d+): loss", said)[:3] == ["3", "6", "9"]
     dataset = me.read(data).shuffle(seed=42, window=64).lanes(12)
-    if filtered:
-        dataset = dataset.filter(lambda row: row["id"] % 2 == 0)
-    assert runs.ids == ids(dataset.batch(4 if filtered else 8))
+    assert kept_rows(outs["uniform"]) == ([1, 9, 13], ids(dataset.batch(8)))
+    assert kept_rows(outs["filtered"]) == ([1, 9, 13], ids(dataset.filter(is_even).batch(4)))
+    assert kept_rows(outs["saving"]) == ([1, 5], ids(dataset.batch(8)))
 
 
-def test_a_trainer_that_dies_while_it_saves_leaves_the_last_checkpoint_whole(data, tmp_path):
-    runs = Runs(tmp_path)
-    train(data, tmp_path, 1, "--die-saving-at", 6, dies=True)
-    assert (tmp_path / "checkpoint.tmp").exists()
-    runs.leg_ended(killed=True)
-    assert runs.begun == 4
-    train(data, tmp_path, 1, "--workers", 1)
-    runs.leg_ended(killed=False)
-    assert runs.ids == ids(me.read(data).shuffle(seed=42, window=64).lanes(12).batch(8))
+def is_even(row):
+    return row["id"] % 2 == 0
+
+
+def test_A15_A16_the_state_of_rank_0_of_a_hugging_face_dataset_restores_other_ranks(tmp_path):
+    write, build = (runpy.run_path(str(EXAMPLES / "huggingface_ddp.py"))[name] for name in ("write", "build"))
+    write(tmp_path / "data")
+    legs = [(2, "huggingface_ddp", tmp_path, "--kill-after", "9"), (3, "huggingface_ddp", tmp_path)]
+    codes, said = ranks.start("rank_steps.launched", legs, tmp_path, preload=HUGGING_FACE)
+    assert [any(of_ranks) for of_ranks in codes] == [True, False], said[-5000:]
+    dataset = build(tmp_path)
+    whole = [row for _ in range(3) for batch in dataset for row in batch["id"].tolist()]
+    assert kept_rows(tmp_path, "rows-{}.jsonl") == ([1, 9], whole)
 
 
 def written(out, name, count):
