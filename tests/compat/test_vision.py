@@ -1,12 +1,6 @@
-"""Images: the example killed and started again with other workers, and a folder of a store against a local one."""
+"""A folder of images in a store against a local one. The example is in test_examples.py."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,38 +9,7 @@ import midepoch as me
 import s3
 from media import picture
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "vision.py"
 CLASSES = {"cat": 9, "dog": 7}
-
-
-def start(folder, workers, kill_after=None):
-    kill = [] if kill_after is None else ["--kill-after", str(kill_after)]
-    with (folder.parent / "said.txt").open("a") as said:  # workers that a kill leaves behind would hold a pipe
-        run = subprocess.run(
-            [sys.executable, EXAMPLE, folder, "--workers", str(workers), *kill],
-            stdout=said,
-            stderr=said,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder.parent)},
-            check=False,
-        )
-    assert run.returncode == (0 if kill_after is None else -signal.SIGKILL), (folder.parent / "said.txt").read_text()
-
-
-def steps(folder):
-    return [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
-
-
-def test_F5_C1_a_killed_example_resumes_with_the_same_pixels(tmp_path):
-    start(tmp_path / "whole", 0)
-    whole = steps(tmp_path / "whole")
-    assert [one["step"] for one in whole] == list(range(1, 31))
-    first_epoch = [path for one in whole for path in one["paths"]][:90]
-    assert len(set(first_epoch)) == 90
-    start(tmp_path / "killed", 2, kill_after=6)
-    start(tmp_path / "killed", 1, kill_after=15)
-    start(tmp_path / "killed", 3)
-    taken = [*range(1, 7), *range(5, 16), *range(13, 31)]
-    assert steps(tmp_path / "killed") == [whole[step - 1] for step in taken]
 
 
 def test_F5_a_folder_of_a_store_has_the_rows_of_a_local_one_and_takes_its_state(s3_port, proxy, tmp_path):
