@@ -6,7 +6,6 @@ import pickle
 from itertools import islice
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
@@ -127,48 +126,8 @@ def pyiceberg_filter():
     return GreaterThanOrEqual("id", 55)
 
 
-def with_deletes(table, monkeypatch, content, path):
-    """Have the table's scans name a file of deletes, as other writers of Iceberg leave them."""
-    from pyiceberg.manifest import DataFile, FileFormat
-    from pyiceberg.table import DataScan, FileScanTask
-
-    deletes = DataFile.from_args(content=content, file_path=path, file_format=FileFormat.PARQUET, record_count=1)
-    plan = DataScan.plan_files
-    monkeypatch.setattr(DataScan, "plan_files", lambda self: [FileScanTask(one.file, {deletes}) for one in plan(self)])
-    return table
-
-
-@pytest.mark.parametrize("order", ORDERS, ids=["sequential", "shuffled"])
-@pytest.mark.parametrize("scan_filter", [None, "id >= 35"])
-def test_position_deletes_are_applied_once(config, order, scan_filter, monkeypatch, tmp_path):
-    from pyiceberg.manifest import DataFileContent
-
-    table = table_of(config)
-    files = {task.file.record_count: task.file.file_path for task in table.scan().plan_files()}
-    gone = [(files[40], 0), (files[40], 7), (files[40], 8), (files[40], 39), (files[30], 11), (files[30], 11)]
-    deletes = pa.table({"file_path": [path for path, _ in gone], "pos": pa.array([at for _, at in gone], pa.int64())})
-    pq.write_table(deletes, tmp_path / "deletes.parquet")
-    with_deletes(table, monkeypatch, DataFileContent.POSITION_DELETES, f"file://{tmp_path}/deletes.parquet")
-    options = {"table": table, "scan_filter": scan_filter, **order}
-    left = [number for number in range(70) if number not in (0, 7, 8, 39, 51) and (scan_filter is None or number >= 35)]
-    whole = ids(create(None, **options)[0])
-    assert sorted(whole) == left
-    loader, dataset = create(None, **options)
-    got = ids(islice(loader, 4))
-    assert dataset.state_dict()["splits"] > 0
-    again, other = create(None, **options)
-    other.load_state_dict(dataset.state_dict())
-    assert got + ids(again) == whole
-
-
-def test_tables_that_cannot_be_read_raise(config, monkeypatch, tmp_path):
-    from pyiceberg.manifest import DataFileContent
-
+def test_tables_that_cannot_be_read_raise(config):
     with pytest.raises(ValueError, match="pass catalog_config too"):
         me.IcebergDataset("db.events")
     with pytest.raises(me.NoDataError, match="has no snapshot 7"):
         create(config, snapshot_id=7)
-    table = table_of(config)
-    with_deletes(table, monkeypatch, DataFileContent.EQUALITY_DELETES, f"file://{tmp_path}/none.parquet")
-    with pytest.raises(me.DataFormatError, match="equality deletes"):
-        create(None, table=table, columns=["id"])

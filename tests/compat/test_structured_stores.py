@@ -120,7 +120,7 @@ def test_B7_finished_objects_are_not_asked_for_after_a_resume(url, folder, store
         assert not any(request.key == key for request in store.requests)
 
 
-@pytest.mark.parametrize("what", [[503], ["drop", "cut"], ["late"]], ids=lambda what: str(what[0]))
+@pytest.mark.parametrize("what", [[503, "drop", "cut"], ["late"]], ids=lambda what: str(what[0]))
 def test_B7_a_store_that_fails_while_two_ranks_of_two_workers_train(url, folder, store, index_dir, what):
     options = {**SHUFFLED, "num_workers": 2}
     whole = uninterrupted(folder, **SHUFFLED)

@@ -430,26 +430,6 @@ def test_deep_nesting_is_refused(kinds, key):
             kinds["uniform"].deliver(state)
 
 
-@pytest.mark.parametrize(
-    "checkpoint",
-    [
-        None,
-        7,
-        [],
-        {},
-        {"_snapshot": None},
-        {"_snapshot": {"_worker_snapshots": 3}},
-        {"_snapshot": {"_worker_snapshots": {"worker_7": {}}}},
-        {"dataset_state": 3},
-        {"dataset_state": {"version": 1}},
-    ],
-    ids=str,
-)
-def test_what_is_no_checkpoint_of_a_stateful_dataloader_is_refused(checkpoint):
-    with pytest.raises(me.CheckpointMismatchError):
-        from_stateful_dataloader(checkpoint)
-
-
 def test_a_readers_cursors_are_within_their_lanes(kinds):
     kind = kinds["rank of a filter"]
     (lane, end, _), *others = kind.saved["part"]["shares"]

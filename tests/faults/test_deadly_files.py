@@ -47,10 +47,15 @@ def make_deadly(number):
         reader.read = die
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "context"),
-    [("parquet", "fork"), ("parquet", "spawn"), ("arrow", "fork"), ("mapped", "fork"), ("jsonl", "fork")],
+    ("kind", "context", "shuffle"),
+    [
+        ("parquet", "fork", True),
+        ("parquet", "spawn", False),
+        ("arrow", "fork", False),
+        ("mapped", "fork", True),
+        ("jsonl", "fork", False),
+    ],
 )
 def test_a_worker_that_a_file_kills_is_named_with_file_and_block(tmp_path, kind, context, shuffle):
     write(tmp_path, kind)

@@ -53,7 +53,7 @@ def rows_of(step):
 
 
 @pytest.mark.parametrize("name", ["best_fit", "concat", "packed after mixing", "packed before mixing"])
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     micro=st.integers(1, 2),
     batches=st.sampled_from([4, 6, 12]),

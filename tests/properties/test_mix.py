@@ -16,8 +16,8 @@ from midepoch.dataset import plan_of
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.pipeline.schedule import integer_weights
 from midepoch.sources.source import EpochCut
-from midepoch.testing import assert_resumes, same
-from mixed_worlds import APART, ORDERS, MixedWorld, mixed_worlds
+from midepoch.testing import assert_resumes
+from mixed_worlds import APART, MixedWorld, mixed_worlds
 from schedules import OneByOne
 from worlds import FORMATS, ids
 
@@ -155,30 +155,3 @@ def test_whole_files_to_each_rank(tmp_path, stop, mode):
     if stop == "all":
         assert len(got) == 28
     assert_resumes(me.mix(world.parts(path), [2, 1], stop=stop).lanes(3).shard(1, 0, mode))
-
-
-@pytest.mark.parametrize("form", ["python", "numpy", "torch", "arrow"])
-@pytest.mark.parametrize("order", [[], ORDERS[1]])
-def test_runs_and_single_items_are_the_same(tmp_path, form, order):
-    """Parts of equal columns are drawn in runs; a function on one of them has them drawn item by item."""
-    world = MixedWorld([[40], [30], [20]], list(FORMATS), 7, [order] * 3, [0.5, 0.3, 0.2], 1, "all", 2)
-    path = world.write(tmp_path / "data")
-
-    def build(*, one_by_one, batch):
-        parts = [part.with_format(form) for part in world.parts(path)]
-        if one_by_one:
-            parts[1] = parts[1].filter(is_any)
-        mixture = me.mix(dict(zip("abc", parts, strict=True)), world.weights, stop="all").lanes(2)
-        assert (plan_of(mixture).pipeline.schema is None) == one_by_one
-        # A null among ints looks different in a batch of columns and in one of single items, mixed or not.
-        return mixture.select_columns(["id", "text", "tokens"]).batch(batch) if batch else mixture
-
-    for batch in (None, 4):
-        one, other = (list(build(one_by_one=alone, batch=batch)) for alone in (False, True))
-        assert ids(one) == ids(other)
-        assert all(map(same, one, other))
-        assert_resumes(build(one_by_one=False, batch=batch), every=5)
-
-
-def is_any(item):
-    return True

@@ -90,14 +90,6 @@ def test_C4_at_every_pack_the_state_is_ints_and_small_and_the_next_packs_are_the
     assert_elastic(packing(folder, strategy), [(2, 2), (3, 1), (1, 3), (4, 1)], steps=2)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_C4_a_map_after_packs_draws_the_same_random_numbers(folder, strategy):
-    dataset = packing(folder, strategy).map(pack_noise, with_rng=True)
-    noise = [one["noise"] for one in dataset]
-    assert len(set(noise)) == len(noise)
-    assert_resumes(packing(folder, strategy).map(pack_noise, with_rng=True))
-
-
 def prove(dataset):
     assert_resumes(dataset)
     assert_elastic(dataset, [(2, 2), (3, 1), (1, 3), (4, 1)], steps=2)
