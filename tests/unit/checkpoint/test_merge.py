@@ -49,23 +49,6 @@ def test_any_ranks_state_of_a_uniform_pipeline_restores_all(folder):
     assert ids(resumed) == whole[20:]
 
 
-def test_a_filtering_ranks_state_is_its_own_until_it_is_merged(folder):
-    def build(rank, ranks):
-        return me.read(folder).filter(is_kept).lanes(4).shard(ranks, rank)
-
-    states = [after(build(rank, 2), 5) for rank in range(2)]
-    with pytest.raises(me.CheckpointMismatchError, match="state of reader 0 of 2 was loaded by reader 1"):
-        build(1, 2).load_state_dict(states[0])
-    with pytest.raises(me.CheckpointMismatchError, match=r"one of 2 readers delivered; now there are 1.*merge_states"):
-        build(0, 1).load_state_dict(states[0])
-    with pytest.raises(me.CheckpointMismatchError, match="state of reader 1 of 2 is missing"):
-        me.merge_states(states[:1])
-    alone = build(0, 1)
-    alone.load_state_dict(me.merge_states(states[::-1]))
-    whole = ids(me.read(folder).filter(is_kept).lanes(4))
-    assert ids(alone) == whole[10:]
-
-
 def test_states_of_different_moments_or_data_are_not_merged(folder):
     one, other = (after(me.read(folder).lanes(2).shard(2, 0), items) for items in (3, 4))
     with pytest.raises(me.CheckpointMismatchError, match=r"turn is 6 in one and 8 in state 1 \(from 0\)"):
@@ -217,29 +200,6 @@ def test_E4_all_ranks_at_the_beginning_of_an_epoch_need_no_later_ones(folder):
     merged = me.merge_states(states)
     assert (merged["epoch"], merged["lanes"]) == (1, None)
     assert not {"earlier", "later"} & set(merged)
-
-
-def test_E4_a_rank_that_has_delivered_nothing_is_the_reader_that_is_missing(folder):
-    whole = epochs_of(folder, 1)[0]
-    began, waiting = shards(folder)
-    got, state = taken(began, 5)
-    states = [state, waiting.state_dict()]
-    assert states[1]["lanes"] is None
-    for one in (states, states[::-1], [*states, states[1]]):  # the last are ranks that share an index
-        assert sorted(got + rest(folder, me.merge_states(one), 1)[0]) == sorted(whole)
-
-
-def test_E4_a_rank_that_has_delivered_nothing_since_the_batch_size_changed(folder):
-    """Its state is the one that it loaded, with the rows of an item of then."""
-    before = [taken(dataset, 2) for dataset in shards(folder)]
-    start = me.merge_states([state for _, state in before])
-    resumed = [dataset.batch(3) for dataset in shards(folder)]
-    for dataset in resumed:
-        dataset.load_state_dict(start)
-    got, state = taken(resumed[0], 1)
-    merged = me.merge_states([state, resumed[1].state_dict()])
-    got += [number for numbers, _ in before for number in numbers]
-    assert sorted(got + rest(folder, merged, 1)[0]) == sorted(epochs_of(folder, 1)[0])
 
 
 def test_E4_a_merged_state_with_nothing_left_ends_its_epoch_on_all_ranks(folder):

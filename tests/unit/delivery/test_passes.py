@@ -1,7 +1,5 @@
 """Progress: at every cut it is what was handed over, no more and no less, against a simulation of every turn."""
 
-import tracemalloc
-from collections import deque
 from dataclasses import replace
 from itertools import chain, islice
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from inboxes import ChunkInbox
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
-from midepoch.delivery.passes import EMPTY, Turns
+from midepoch.delivery.passes import EMPTY
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import in_turn
@@ -150,19 +148,3 @@ def test_only_the_last_epochs_are_kept():
         assert all(one.earlier == () for one in state.earlier)
         start = replace(world.start(), epoch=epoch, earlier=state.earlier)
         state = ReportedProgress(UncountedSession(world.pipeline(), start, 2), 1).following()
-
-
-def test_what_is_made_after_some_turns_does_not_grow_with_the_turns_before():
-    world = MemoryWorld(sizes=(1,), dropped=frozenset())
-    progress = ReportedProgress(UncountedSession(world.pipeline(), world.start(), 1), 0)
-    many = Turns([None] * 50_000, [[(1,)] * 50_000])
-    for items in progress.follow(iter([many, many])):
-        deque(items, maxlen=0)
-    tracemalloc.start()
-    try:
-        for items in progress.follow(iter([Turns([None], [[(1,)]])])):
-            deque(items, maxlen=0)
-        assert tracemalloc.get_traced_memory()[1] < 100_000
-    finally:
-        tracemalloc.stop()
-    assert progress.turns_taken == 100_001

@@ -1,6 +1,5 @@
 """The start point, and passes that are independent of each other."""
 
-import copy
 import gc
 import sys
 import weakref
@@ -281,16 +280,6 @@ def test_closed_iterators_are_forgotten(start_point, one):
         next(start(start_point, one))
     gc.collect()
     assert len(start_point._started) + len(start_point._open) <= 1
-
-
-def test_a_copy_has_the_start_point_and_passes_of_its_own(start_point, one):
-    list(start(start_point, one))
-    items = start(start_point, one)
-    next(items)
-    copied = copy.copy(start_point)
-    assert at(copied, one) == (1, 0)
-    copied.set_epoch(7)
-    assert list(items) == ROWS[1:]
 
 
 class TestLoaders:
