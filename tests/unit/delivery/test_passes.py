@@ -128,6 +128,19 @@ def test_the_upcoming_row_of_a_filter_is_where_its_lane_is_read_on(drawn, data):
 
 @quick
 @given(sessions(), st.data())
+def test_what_is_restored_is_what_was_saved_also_of_lanes_that_have_run_out(drawn, data):
+    _, session, simulation, rounds = drawn
+    reader = data.draw(st.integers(0, simulation.readers - 1))
+    progress = ReportedProgress(session, reader)
+    deliver(progress, simulation, rounds, data.draw(st.none() | st.integers(0, 6)))
+    saved = progress.reader_progress()
+    restored = ReportedProgress(session, reader, delivered=saved)
+    assert restored.reader_progress() == saved
+    assert (restored.items, restored.upcoming()) == (progress.items, progress.upcoming())
+
+
+@quick
+@given(sessions(), st.data())
 def test_the_next_epoch_keeps_what_this_reader_delivered_while_others_may_be_in_this_one(drawn, data):
     _, session, simulation, rounds = drawn
     reader = data.draw(st.integers(0, simulation.readers - 1))
