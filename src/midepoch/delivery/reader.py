@@ -213,7 +213,7 @@ class ReadLane:
             self.has_ended = run is None
             if run is not None:
                 # a list can be emptied by an iterator that is out of date
-                self._run = run._replace(items=run.items if isinstance(run.items, list | RowItems) else list(run.items))
+                self._run = run if isinstance(run.items, list | RowItems) else run._replace(items=list(run.items))
         return len(self._run.keys)
 
     def take(self, count: int) -> ItemRun:
