@@ -231,7 +231,7 @@ def test_A9_the_state_stays_small(build, monkeypatch):
 def test_A10_a_jump_opens_one_file_and_reads_one_block(tmp_path, monkeypatch):
     folder = write_files(tmp_path / "data", [600] * 50, ["stream"], block=100)
     opened, read = [], []
-    open_blocks, read_block = arrow.open_blocks, arrow.ArrowBlocks.read
+    open_blocks, read_block = arrow.ArrowBlocks, arrow.ArrowBlocks.read
     watched = replace(arrow.FORMAT, open_blocks=lambda *at: opened.append(at[0]) or open_blocks(*at))
     monkeypatch.setitem(FORMATS, "arrow", watched)
     monkeypatch.setattr(arrow.ArrowBlocks, "read", lambda *at: read.append(at[1]) or read_block(*at))

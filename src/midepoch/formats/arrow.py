@@ -68,15 +68,10 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     return Scan("arrow", own, blocks, divisible=divisible)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ArrowBlocks":
-    """Open a file, mapped if it is on this machine."""
-    return ArrowBlocks(path, wanted)
-
-
 class ArrowBlocks:
     """An Arrow file. On this machine its record batches are views of the map; from a store each read fetches one."""
 
-    def __init__(self, path: Location, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         with open_file(path) as file:
             first = next(_messages(file, path, file.size()), Message(SCHEMA, 0, 0, 0))
@@ -257,6 +252,6 @@ FORMAT = Format(
     block="record batch",
     has_magic=lambda head: head.startswith((FILE_MAGIC, CONTINUATION)),
     scan=scan,
-    open_blocks=open_blocks,
+    open_blocks=ArrowBlocks,
     is_mapped=True,
 )

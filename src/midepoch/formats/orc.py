@@ -29,15 +29,10 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     return Scan("orc", file.schema, blocks)
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "OrcBlocks":
-    """Open a file and read its footer."""
-    return OrcBlocks(path, wanted)
-
-
 class OrcBlocks:
     """An open ORC file. Each read decodes one stripe, and of it only the columns asked for."""
 
-    def __init__(self, path: Location, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
         self._path, self._wanted, self._file = path, wanted, _open(path)
         self._lock = Lock()
 
@@ -81,5 +76,5 @@ FORMAT = Format(
     block="stripe",
     has_magic=lambda head: head.startswith(b"ORC"),
     scan=scan,
-    open_blocks=open_blocks,
+    open_blocks=OrcBlocks,
 )

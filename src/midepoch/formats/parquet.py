@@ -61,15 +61,10 @@ def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]
         ]
 
 
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> "ParquetBlocks":
-    """Open a file and read its footer."""
-    return ParquetBlocks(path, wanted)
-
-
 class ParquetBlocks:
     """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
 
-    def __init__(self, path: Location, wanted: pa.Schema) -> None:
+    def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         self._source, self._file = _opened(path)
         self._leaves = _leaves(self._file.metadata, wanted.names)
@@ -200,7 +195,7 @@ FORMAT = Format(
     block="row group",
     has_magic=lambda head: head.startswith(b"PAR1"),
     scan=scan,
-    open_blocks=open_blocks,
+    open_blocks=ParquetBlocks,
     has_spans=True,
     ranges=ranges,
 )

@@ -146,7 +146,7 @@ class IndexView:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.saved_at is None:
-            return _from_bytes, (self.root, self._content.to_pybytes())
+            return IndexView, (self.root, self._content)
         return _from_file, (self.root, self.saved_at, self.checksum, is_shared(Path(self.saved_at)))
 
     @cached_property
@@ -307,10 +307,6 @@ class IndexView:
         stamps = [(stamp.mtime_ns, version) for stamp, version in zip(self.stamps, self.versions, strict=True)]
         facts = self.fingerprint["digest"], self.fingerprint.get("format"), stamps
         return digest(repr(facts).encode(), size=16).hex()
-
-
-def _from_bytes(root: str, content: bytes) -> IndexView:
-    return IndexView(root, pa.py_buffer(content))
 
 
 class GoneView:

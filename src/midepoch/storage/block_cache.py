@@ -11,6 +11,7 @@ import os
 import struct
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -57,7 +58,7 @@ class BlockCache:
             trust_folder(self.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.folder, self.limit, is_shared(self.folder))
+        return partial(BlockCache, trust_shared=is_shared(self.folder)), (self.folder, self.limit)
 
     def __repr__(self) -> str:
         return f"BlockCache({str(self.folder)!r}, {self.limit:,} bytes)"
@@ -141,11 +142,6 @@ class BlockCache:
             os.unlink(path)
             used -= nbytes
         return used
-
-
-def _opened(folder: Path, limit: int, trust_shared: bool) -> BlockCache:
-    """A cache of another process."""
-    return BlockCache(folder, limit, trust_shared=trust_shared)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,15 +122,11 @@ def as_paths(source: Any) -> list[str]:
 
 def _opened(source: Any) -> str | None:
     """What to do with a source that is a dataset already; None if it is none."""
-    theirs = type(source).__module__.partition(".")[0] == "datasets"
-    if theirs and isinstance(source, Mapping):
-        return f"This is a {type(source).__name__} of `datasets`. Open one split: midepoch.from_hf(dataset['train'])."
-    if hasattr(source, "cache_files") and hasattr(source, "features"):
-        return "This is a dataset of Hugging Face `datasets`, not a path. Open it with midepoch.from_hf(dataset)."
-    if theirs:
+    if type(source).__module__.partition(".")[0] == "datasets":
         return (
-            f"This is a {type(source).__name__} of `datasets`, a stream without files to resume in. Open what it "
-            "reads: midepoch.read(files), or midepoch.fast_load_iterable_dataset(...) as you called load_dataset."
+            f"This is a {type(source).__name__} of Hugging Face `datasets`, not a path. Open it with "
+            "midepoch.from_hf(dataset), or one split of several: midepoch.from_hf(dataset['train']). A stream has no "
+            "files to resume in: open what it reads with midepoch.read(files)."
         )
     if hasattr(source, "state_dict") and hasattr(source, "train_test_split"):
         return "This is an open midepoch dataset, not a path. Use it as it is."

@@ -37,13 +37,10 @@ def stamp_of(path: str) -> FileStamp:
 def check_unchanged(path: str, indexed: FileStamp) -> None:
     """Raise ``DataChangedError`` if the file is not the version that was indexed."""
     try:
-        status = os.stat(path)
-    except OSError as error:
-        raise DataChangedError(
-            f"{path} cannot be read: {error.strerror}. It was there when the dataset was opened: restore it."
-        ) from error
-    if status.st_mtime_ns != indexed.mtime_ns or status.st_size != indexed.size:
-        now = FileStamp(status.st_size, status.st_mtime_ns)
+        now = stamp_of(path)
+    except NoDataError as error:
+        raise DataChangedError(f"{error} It was there when the dataset was opened: restore it.") from error
+    if now != indexed:
         what = f"{indexed.size:,} bytes then, {now.size:,} now" if now.size != indexed.size else "same size"
         raise DataChangedError(
             f"{path} was changed while it was in use ({what}). Rows of two versions must not be mixed: open the "

@@ -103,12 +103,6 @@ def _flattened(options: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _check_values(scheme: str, known: Mapping[str, Any]) -> None:
     """Raise if options have values that no client takes."""
-    for name in ("anonymous", "force_virtual_addressing"):
-        if not isinstance(known.get(name, False), bool):
-            kind = type(known[name]).__name__
-            raise TypeError(f"{name} in storage_options must be True or False, not a {kind}.")
-    if not isinstance(known.get("proxy", ""), str):
-        raise TypeError("proxy in storage_options must be a URL, such as 'http://host:port'.")
     if ("key" in known) != ("secret" in known):
         raise TypeError("storage_options needs both key and secret, or neither.")
     if scheme == "gs" and GCSFS_TOKEN.search(str(known.get("token", ""))):

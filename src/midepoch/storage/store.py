@@ -82,7 +82,7 @@ def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
 class Store:
     """A store and its options. It can be pickled; it never shows its options in a message or a repr."""
 
-    __slots__ = ("_clients", "_helpers", "_locks", "_options", "_policy", "bucket", "retries", "scheme")
+    __slots__ = ("_clients", "_locks", "_options", "_policy", "_waiting", "bucket", "retries", "scheme")
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None, policy: RetryPolicy | None = None) -> None:
         """The store that a URL lies in."""
@@ -97,7 +97,7 @@ class Store:
         self._policy = policy or RetryPolicy()
         self._clients: dict[int, Client] = {}
         self._locks: dict[int, Lock] = {}
-        self._helpers = local()
+        self._waiting = local()
         self.retries = 0
         """How many requests were tried again, in this process."""
 
@@ -152,7 +152,7 @@ class Store:
                 lambda kind, text: _error(url, kind, text),
                 self.redact,
                 self._policy,
-                getattr(self._helpers, "stop", None),
+                getattr(self._waiting, "stop", None),
                 self._note_retry,
             )
 
@@ -161,25 +161,18 @@ class Store:
 
     def stop_with(self, stop: Event | None) -> None:
         """Let requests of the calling thread, and those that it sends side by side, not be retried after ``stop``."""
-        self._helpers.stop = stop
+        self._waiting.stop = stop
 
     def redact(self, text: str) -> str:
         """A client's text, without the values of the options and other secrets."""
         return redacted(text, self._options)
 
     def side_by_side(self, action: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
-        """The results of an action that sends requests, for each of these arguments, in their order.
-
-        Every thread that calls this has helpers of its own, so it never waits for the requests of another.
-        """
+        """The results of an action that sends requests, for each of these arguments, in their order."""
         if len(arguments) < 2:
             return [action(argument) for argument in arguments]
-        process, pool = getattr(self._helpers, "of_process", (0, None))
-        if pool is None or process != os.getpid():  # threads do not survive a fork
-            stop = getattr(self._helpers, "stop", None)
-            pool = ThreadPoolExecutor(SIDE_BY_SIDE, "midepoch-requests", self.stop_with, (stop,))
-            self._helpers.of_process = os.getpid(), pool
-        with REQUESTS.running():
+        stop = getattr(self._waiting, "stop", None)
+        with REQUESTS.running(), ThreadPoolExecutor(SIDE_BY_SIDE, "midepoch-requests", self.stop_with, (stop,)) as pool:
             return list(pool.map(action, arguments))
 
     def _client(self) -> Client:

@@ -95,7 +95,7 @@ def test_record_batches_of_a_store_are_read_whole(tmp_path):
     file, _ = stored(content)
     scan = arrow.scan(file)
     assert not scan.divisible
-    reader = arrow.open_blocks(file, scan.schema, scan.schema)
+    reader = arrow.ArrowBlocks(file, scan.schema, scan.schema)
     read = [reader.read(Block(number, *block)) for number, block in enumerate(scan.blocks)]
     assert [batch["x"].to_pylist() for batch in read] == [list(range(500)), list(range(500, 700))]
 

@@ -316,7 +316,7 @@ def open_object(content, names):
     scan = formats.scan_file(file)
     wanted = pa.schema([scan.schema.field(name) for name in names])
     blocks = [Block(number, *location) for number, location in enumerate(scan.blocks)]
-    reader = StoredBlocks(file, lambda: parquet.open_blocks(file, scan.schema, wanted), lambda: None)
+    reader = StoredBlocks(file, lambda: parquet.ParquetBlocks(file, scan.schema, wanted), lambda: None)
     client.read.clear()
     return reader, blocks, client, file
 
@@ -329,7 +329,7 @@ def test_the_spans_of_a_block_are_all_that_decoding_needs(names, version, tmp_pa
     table = nested()
     content = parquet_bytes(table, 10, version=version, data_page_size=3000)
     (tmp_path / "x.parquet").write_bytes(content)
-    local = parquet.open_blocks(str(tmp_path / "x.parquet"), table.schema, table.select(names).schema)
+    local = parquet.ParquetBlocks(str(tmp_path / "x.parquet"), table.schema, table.select(names).schema)
     reader, blocks, client, file = open_object(content, names)
     assert len(blocks) == 6
     wanted = [span for block in blocks[1:5] for span in reader._reader.spans(block)]

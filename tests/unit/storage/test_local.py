@@ -174,7 +174,7 @@ def test_a_block_of_a_map_is_checked_once(write, monkeypatch):
     monkeypatch.setattr(arrow, "check_offsets", lambda data, names: checked.append(names))
     path = str(write(OFFSETS, OFFSETS))
     found = arrow.scan(path)
-    opened = arrow.open_blocks(path, found.schema, found.schema)
+    opened = arrow.ArrowBlocks(path, found.schema, found.schema)
     for number in (1, 0, 1, 0):
         opened.read(Block(number, *found.blocks[number]))
     assert len(checked) == 2

@@ -106,13 +106,6 @@ def test_threads_share_one_client(monkeypatch):
     assert len(clients) == len(made) == 1
 
 
-def test_a_forked_process_sends_requests_side_by_side_with_threads_of_its_own():
-    store = Store("memory://x")
-    assert store.side_by_side(str, [1, 2, 3]) == ["1", "2", "3"]
-    assert in_a_forked_process(lambda: store.side_by_side(str, [4, 5])) == "['4', '5']"
-    assert store.side_by_side(str, []) == []
-
-
 def test_nothing_is_repeated_once_nobody_waits():
     class Failing:
         def stat(self, url):
@@ -179,7 +172,6 @@ def test_options_as_fsspec_nests_them():
         ),
         ({"key": "hush-hush", "access_key": "hush-hush"}, "which mean the same"),
         ({"key": "hush-hush"}, "needs both key and secret"),
-        ({"anon": "hush-hush"}, "anonymous in storage_options must be True or False, not a str"),
     ],
 )
 def test_an_error_names_a_wrong_option_but_not_its_value(options, message):
