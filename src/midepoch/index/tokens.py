@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from midepoch._common.checks import count
@@ -18,6 +17,7 @@ from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError, NoDataError
 from midepoch.formats import Block, BlockReader
 from midepoch.index.tables import HeldIndex, MadeBlocks
+from midepoch.order.windows import bounds_of
 from midepoch.storage.listing import Listing
 from midepoch.storage.local import check_unchanged
 from midepoch.values.arrow import arrow_of
@@ -58,97 +58,75 @@ class TokenIndex(HeldIndex):
         return TokenIndex, (self._listing, self._token_layout)
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
-        return MadeBlocks(lambda block: self._read(self._files[file], block, wanted))
+        def read(block: Block) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays([self._files[file].rows(block.offset, block.rows)], schema=wanted)
 
-    @staticmethod
-    def _read(file: "FlatFile | DocumentFile", block: Block, wanted: pa.Schema) -> pa.RecordBatch:
-        """Rows of one file. Their tokens are copied, because they are widened."""
-        return pa.RecordBatch.from_arrays([file.rows(block.offset, block.rows)], schema=wanted)
+        return MadeBlocks(read)
 
     def check(self, file: int) -> None:
         check_unchanged(self.view.path(file), self.view.stamps[file])
 
 
-def _check_long_enough(files: Sequence["FlatFile | DocumentFile"]) -> None:
+def _check_long_enough(files: "Sequence[TokenFile]") -> None:
     """Raise if no file has the tokens of a single row: an empty dataset would hide a wrong ``length`` or ``dtype``."""
-    flat = [file for file in files if isinstance(file, FlatFile)]
-    if flat and len(flat) == len(files) and not any(file.row_count for file in flat):
-        longest = max(flat, key=lambda file: file.tokens)
+    if all(file.length and not file.row_count for file in files):
+        longest = max(files, key=lambda file: file.tokens)
         raise NoDataError(
             f"{longest.path} has {count('token', longest.tokens)}, and a row needs {longest.length:,}. Pass a smaller "
             f"length, or the dtype of the file if it is not {longest.dtype}."
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatFile:
-    """Windows of one file: row ``n`` has the tokens from ``n * stride`` on."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenFile:
+    """The rows of one file: windows, or documents if there is no ``length``."""
 
     path: str
     dtype: str
     offset: int
     """The bytes before the first token."""
     tokens: int
-    length: int
+    length: int | None
     stride: int
+    """Window ``n`` has the tokens from ``n * stride`` on."""
+    begins: I64
+    """The first token of each document."""
+    ends: I64
 
     @property
     def row_count(self) -> int:
-        return max(0, (self.tokens - self.length) // self.stride + 1)
+        return len(self.begins) if self.length is None else max(0, (self.tokens - self.length) // self.stride + 1)
 
     def blocks(self) -> list[tuple[int, int, int]]:
         """The first row, the bytes and the rows of each block."""
-        size = max(1, BLOCK_TOKENS // self.length, -(-self.row_count // MAX_BLOCKS))
-        row_bytes = self.length * TOKEN.bit_width // 8
-        starts = range(0, self.row_count, size)
-        return [(at, row_bytes * (here := min(size, self.row_count - at)), here) for at in starts]
-
-    def rows(self, first: int, count: int) -> pa.Array:
-        """Some rows, as a column."""
-        begin, end = first * self.stride, (first + count - 1) * self.stride + self.length
-        tokens = self.read(begin, end)
-        if self.stride == self.length:
-            values = tokens.astype(np.int64)
-        else:
-            values = np.lib.stride_tricks.sliding_window_view(tokens, self.length)[:: self.stride].astype(np.int64)
-        return pa.FixedSizeListArray.from_arrays(arrow_of(values.reshape(-1)), self.length)
-
-    def read(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Tokens of the file, mapped."""
-        size = np.dtype(self.dtype).itemsize
-        return np.memmap(self.path, self.dtype, "r", self.offset + begin * size, (end - begin,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class DocumentFile:
-    """The documents of a Megatron pair: row ``n`` has the tokens from ``begins[n]`` to ``ends[n]``."""
-
-    flat: FlatFile
-    begins: I64
-    ends: I64
-
-    def blocks(self) -> list[tuple[int, int, int]]:
-        """The first row, the bytes and the rows of each block."""
-        rows, lengths = len(self.begins), self.ends - self.begins
-        average = max(1, int(lengths.sum()) // max(1, rows))
+        rows, lengths = self.row_count, self.ends - self.begins
+        average = self.length or max(1, int(lengths.sum()) // max(1, rows))
         size = max(1, BLOCK_TOKENS // average, -(-rows // MAX_BLOCKS))
         starts = np.arange(0, rows, size)
-        nbytes = np.add.reduceat(lengths, starts) * (TOKEN.bit_width // 8) if rows else lengths
-        return [(at, length, min(size, rows - at)) for at, length in zip(starts.tolist(), nbytes.tolist(), strict=True)]
+        counts = np.minimum(size, rows - starts)
+        tokens = counts * average if self.length else np.add.reduceat(lengths, starts)
+        nbytes = tokens * (TOKEN.bit_width // 8)
+        return list(zip(starts.tolist(), nbytes.tolist(), counts.tolist(), strict=True))
 
     def rows(self, first: int, count: int) -> pa.Array:
-        """Some rows, as a column."""
+        """Some rows, as a column. Their tokens are mapped, and copied, because they are widened."""
         begins, ends = self.begins[first : first + count], self.ends[first : first + count]
-        offsets = np.concatenate([[0], np.cumsum(ends - begins)])
+        if self.length is not None:
+            begins = np.arange(first, first + count) * self.stride
+            ends = begins + self.length
+        starts = bounds_of(ends - begins)
+        tokens = np.memmap(self.path, self.dtype, "r", self.offset, (self.tokens,))
         if (begins[1:] == ends[:-1]).all():
-            values = self.flat.read(int(begins[0]), int(ends[-1])).astype(np.int64)
+            values = tokens[begins[0] : ends[-1]]
         else:
-            parts = zip(begins.tolist(), ends.tolist(), strict=True)
-            values = np.concatenate([self.flat.read(begin, end) for begin, end in parts]).astype(np.int64)
-        return pa.LargeListArray.from_arrays(arrow_of(offsets), arrow_of(values))
+            values = tokens[np.arange(starts[-1]) + np.repeat(begins - starts[:-1], ends - begins)]
+        column = arrow_of(values.astype(np.int64))
+        if self.length is not None:
+            return pa.FixedSizeListArray.from_arrays(column, self.length)
+        return pa.LargeListArray.from_arrays(arrow_of(starts), column)
 
 
-def _file(path: str, layout: TokenLayout) -> "FlatFile | DocumentFile":
+def _file(path: str, layout: TokenLayout) -> TokenFile:
     """A file, given what it says of itself, and what the user says of it."""
     pair = path.removesuffix(".bin") + ".idx"
     has_pair = path.endswith(".bin") and os.path.exists(pair)
@@ -168,15 +146,12 @@ def _file(path: str, layout: TokenLayout) -> "FlatFile | DocumentFile":
     nbytes, item = os.path.getsize(path) - offset, np.dtype(dtype).itemsize
     if nbytes % item:
         raise DataFormatError(f"{path} has {nbytes:,} bytes of tokens, which {dtype} does not divide. Is it truncated?")
-    length = layout.length or 1
-    flat = FlatFile(
-        path=path, dtype=dtype, offset=offset, tokens=nbytes // item, length=length, stride=layout.stride or length
-    )
-    if layout.length is not None:
-        return flat
-    if not has_pair:
+    tokens, none = nbytes // item, np.empty(0, np.int64)
+    if layout.length is None and not has_pair:
         raise ValueError(f"{path} has no .idx file beside it that says where documents begin: pass length=2048 …")
-    return DocumentFile(flat=flat, **_documents(pair, flat))
+    begins, ends = _documents(pair, path, tokens, item) if layout.length is None else (none, none)
+    stride = layout.stride or layout.length or 1
+    return TokenFile(path, dtype, offset, tokens, layout.length, stride, begins, ends)
 
 
 def _of_npy(path: str) -> tuple[str, int]:
@@ -201,8 +176,8 @@ def _megatron_dtype(path: str) -> str:
     return MEGATRON_DTYPES[header[-1]]
 
 
-def _documents(path: str, flat: FlatFile) -> dict[str, I64]:
-    """Where documents begin and end, in tokens. A document is a run of sequences."""
+def _documents(path: str, flat: str, tokens: int, item: int) -> tuple[I64, I64]:
+    """Where documents of a flat file begin and end, in tokens. A document is a run of sequences."""
     content = np.fromfile(path, np.uint8)
     at = len(MAGIC) + 9
     try:
@@ -212,12 +187,12 @@ def _documents(path: str, flat: FlatFile) -> dict[str, I64]:
         firsts = np.frombuffer(content, "<i8", documents, at + 16 + 12 * sequences)
     except ValueError as error:
         raise DataFormatError(f"{path} is truncated or damaged: {error}.") from error
-    begins = pointers // np.dtype(flat.dtype).itemsize
+    begins = pointers // item
     ends = begins + lengths
     in_order = documents > 0 and firsts[0] == 0 and firsts[-1] == sequences and (np.diff(firsts) >= 0).all()
-    if not in_order or (lengths < 0).any() or (begins < 0).any() or (ends > flat.tokens).any():
-        raise DataFormatError(f"{path} does not fit {flat.path}: it names tokens or sequences that are not there.")
+    if not in_order or (lengths < 0).any() or (begins < 0).any() or (ends > tokens).any():
+        raise DataFormatError(f"{path} does not fit {flat}: it names tokens or sequences that are not there.")
     firsts = firsts[np.append(np.diff(firsts) > 0, True)]  # documents without sequences have no tokens
     if (begins[1:] != ends[:-1])[np.setdiff1d(np.arange(1, sequences), firsts) - 1].any():
         raise DataFormatError(f"{path} has documents whose sequences do not follow each other, which is not possible.")
-    return {"begins": begins[firsts[:-1]], "ends": ends[firsts[1:] - 1]}
+    return begins[firsts[:-1]], ends[firsts[1:] - 1]

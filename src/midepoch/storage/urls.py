@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from urllib.parse import unquote, urlsplit
 
+from midepoch.errors import needs
+
 WILDCARDS = re.compile(r"[*?\[]")
 SECRET = re.compile(
     r"[?&#;]([^=&;]*(sig|token|secret|passw|passp|passc|credential|key|jwt|hmac|auth|bearer|sess|cookie|ticket)[^=&;]*"
@@ -75,11 +77,13 @@ def split_glob(url: str) -> tuple[str, re.Pattern[str], bool]:
 
     As in a shell, a star matches neither a slash nor a hidden name; two stars match any number of folders.
     """
+    with needs("fsspec", "remote", f"Reading {url}"):
+        from fsspec.utils import glob_translate
     parts = url.split("/")
     fixed = next(number for number, part in enumerate(parts) if WILDCARDS.search(part))
-    below = parts[fixed:]
-    pattern = "".join(_part_pattern(part, last=number == len(below) - 1) for number, part in enumerate(below))
-    return "/".join(parts[:fixed]), re.compile(pattern), len(below) > 1 or below[0] == "**"
+    below = "/".join(parts[fixed:])
+    without_hidden = "" if "/." in f"/{below}" else r"(?!(?:.*/)?\.)"
+    return "/".join(parts[:fixed]), re.compile(without_hidden + glob_translate(below)), "/" in below or below == "**"
 
 
 def common_folder(urls: Sequence[str]) -> str:
@@ -87,21 +91,3 @@ def common_folder(urls: Sequence[str]) -> str:
     parts = [url.split("/") for url in urls]
     shared = takewhile(lambda column: len({*column}) == 1, zip(*parts, strict=False))
     return "/".join(column[0] for column in shared)
-
-
-def _part_pattern(part: str, *, last: bool) -> str:
-    """The regular expression of one part of a glob, between two slashes."""
-    if part == "**":
-        return r"(?:[^./][^/]*/)*" + (r"[^./][^/]*" if last else "")
-    pattern = r"(?!\.)" if part[:1] in ("*", "?", "[") else ""
-    start = 0
-    while start < len(part):
-        letter, end = part[start], part.find("]", start + 2)
-        if letter == "[" and end > 0:
-            inside = part[start + 1 : end].replace("\\", r"\\")
-            pattern += f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
-            start = end
-        else:
-            pattern += {"*": "[^/]*", "?": "[^/]"}.get(letter, re.escape(letter))
-        start += 1
-    return pattern + ("" if last else "/")
