@@ -14,7 +14,6 @@ from midepoch._common.checks import count
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
-from midepoch.storage.objects import Location, StoredFile
 from midepoch.storage.options import HTTP, OPTIONS
 from midepoch.storage.store import ObjectInfo, Store
 from midepoch.storage.urls import (
@@ -22,7 +21,6 @@ from midepoch.storage.urls import (
     check_plain,
     common_folder,
     expanded,
-    folder_prefix,
     is_url,
     local_path,
     split_glob,
@@ -68,11 +66,6 @@ class Listing:
     names: tuple[str, ...]
     stamps: tuple[FileStamp, ...]
     store: Store | None = None
-
-    def location(self, number: int) -> Location:
-        """Where a file lies."""
-        path = folder_prefix(self.root) + self.names[number]
-        return path if self.store is None else StoredFile(self.store, path, size=self.stamps[number].size)
 
 
 def find(

@@ -5,7 +5,7 @@ import logging
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from midepoch._common.hashing import digest
 from midepoch._common.world import launched_rank, process_group_store
@@ -25,20 +25,11 @@ PART_BYTES = 8 << 20
 FAILED = b"failed"
 
 
-class GroupStore(Protocol):
-    """A key-value store that all ranks reach, such as torch's TCPStore. None of these calls waits for another rank."""
+GroupStore = Any
+"""A key-value store that all ranks reach, such as torch's TCPStore: ``add``, ``set``, ``check`` and ``get`` are used.
 
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number and return it."""
-
-    def set(self, key: str, value: bytes) -> None:
-        """Write a value."""
-
-    def check(self, keys: list[str]) -> bool:
-        """True if all keys are there."""
-
-    def get(self, key: str) -> bytes:
-        """The value of a key that is there."""
+``get`` is called only for keys that are there, so no call waits for another rank.
+"""
 
 
 def find_once(source: PathSpec | Listing, options: Mapping[str, Any] | None, *, suffixes: Sequence[str]) -> Listing:

@@ -1,6 +1,7 @@
 """CSV with a header: a block is a run of whole records, quoted newlines included, read without those before it."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,6 @@ from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.records import (
     NEWLINE,
     READ_BYTES,
-    Before,
     MalformedError,
     TextBlocks,
     bad_byte,
@@ -72,16 +72,16 @@ class Records:
         """The wanted columns. An empty field is null, and in a column of strings the empty string."""
         return self._read(data, dict(zip(wanted.names, wanted.types, strict=True)), wanted.names)
 
-    def explain(self, data: bytes, error: Exception, before: Before) -> str:
+    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
         """The row, counted from 1 after the header, and what is wrong with it."""
         bad = bad_byte(data)
         if bad is not None:
-            line = before.lines() + data[:bad].count(b"\n") + 1
+            line = lines() + data[:bad].count(b"\n") + 1
             return f"line {line:,}: the byte 0x{data[bad]:02x} is not UTF-8. Write the file again in UTF-8."
         ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
         if not ragged:
-            return f"rows from {before.rows + 1:,} on: {error}"
-        row = before.rows + int(ragged[1])
+            return f"rows from {rows + 1:,} on: {error}"
+        row = rows + int(ragged[1])
         return (
             f"row {row:,} after the header has {count('field', int(ragged[3]))}, and the header has "
             f"{int(ragged[2]):,}. Correct the row; a field that holds the delimiter must be quoted."

@@ -1,6 +1,7 @@
 """JSON arrays: one array of objects a file. A block is a run of its elements, read without those before it."""
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,6 @@ from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.jsonl import FIX, SUFFIXES, explain_lines, infer_lines, parse_lines
 from midepoch.formats.text.records import (
     READ_BYTES,
-    Before,
     MalformedError,
     TextBlocks,
     compressible,
@@ -66,12 +66,12 @@ class Elements:
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         return parse_lines(_lines(data), wanted)
 
-    def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        lines = _lines(data)
-        stray = _stray_comma(lines)
+    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
+        elements = _lines(data)
+        stray = _stray_comma(elements)
         if stray is not None:
-            return f"element {before.rows + stray + 1:,}: a comma has no element before it. {FIX}"
-        return explain_lines(lines, error, "element", before.rows)
+            return f"element {rows + stray + 1:,}: a comma has no element before it. {FIX}"
+        return explain_lines(elements, error, "element", rows)
 
 
 def _first_element(path: Location, file: Bytes) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from midepoch._common.hashing import I64
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, with_inner
 from midepoch.formats.text.records import (
     NEWLINE,
-    Before,
     MalformedError,
     TextBlocks,
     bad_byte,
@@ -62,8 +62,8 @@ class Lines:
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         return parse_lines(data, wanted)
 
-    def explain(self, data: bytes, error: Exception, before: Before) -> str:
-        return explain_lines(data, error, "line", before.lines())
+    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
+        return explain_lines(data, error, "line", lines())
 
 
 def scan_lines(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:

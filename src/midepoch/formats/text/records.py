@@ -1,6 +1,7 @@
 """What the text formats share: whole records as blocks, types that fit all values, and files compressed as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Lock
 from typing import Protocol
 
@@ -48,20 +49,13 @@ class Grammar(Protocol):
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         """The rows of these records, under a schema."""
 
-    def explain(self, data: bytes, error: Exception, before: "Before") -> str:
-        """What is wrong in these records, and in which row or line."""
+    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
+        """What is wrong in these records, and in which row or line. Before them are ``rows`` and ``lines()``."""
 
 
-class Before:
-    """What lies before a block. Lines are counted only for an error message."""
-
-    def __init__(self, file: Bytes, offset: int, rows: int) -> None:
-        self._file, self._offset, self.rows = file, offset, rows
-
-    def lines(self) -> int:
-        """The number of lines before the block."""
-        starts = range(0, self._offset, READ_BYTES)
-        return sum(self._file.read_at(min(READ_BYTES, self._offset - start), start).count(b"\n") for start in starts)
+def _lines_before(file: Bytes, offset: int) -> int:
+    starts = range(0, offset, READ_BYTES)
+    return sum(file.read_at(min(READ_BYTES, offset - start), start).count(b"\n") for start in starts)
 
 
 def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Grammar, limit: int) -> Scan:
@@ -76,7 +70,7 @@ def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Gra
         try:
             schema, added = grammar.infer(data, schema)
         except (pa.ArrowException, MalformedError) as error:
-            explained = grammar.explain(data, error, Before(file, offset, rows))
+            explained = grammar.explain(data, error, rows, partial(_lines_before, file, offset))
             raise DataFormatError(f"{path}, {explained}") from error
         if added:
             blocks.append((offset, len(data), added))
