@@ -174,11 +174,15 @@ class FileBlocks:
         """Blocks of one object: those in the cache first, then the others, which are fetched."""
         keys = {number: self._key(file, block) for number, block in missing.items()}
         yield from self._found(cache, keys, missing)
-        for number, data in self._fetched(file, missing):
-            cache.put(keys[number], data)
-            with self._lock:
-                self.misses += 1
-            yield number, data
+        if not missing:
+            return
+        with cache.claim([keys[number] for number in missing]):  # another process may have fetched them meanwhile
+            yield from self._found(cache, keys, missing)
+            for number, data in self._fetched(file, missing):
+                cache.put(keys[number], data)
+                with self._lock:
+                    self.misses += 1
+                yield number, data
 
     def _found(
         self, cache: BlockCache, keys: Mapping[int, str], missing: dict[int, Block]

@@ -2,7 +2,8 @@
 
 Any number of processes may share a folder. A block is written under another name and renamed, so it is there whole or
 not at all. A damaged block fails its checksum and is fetched again. Space for a block is freed before it is renamed,
-under a lock, so the blocks never exceed the limit.
+under a lock, so the blocks never exceed the limit. A process claims the blocks that it fetches, and others that need
+them wait, so that each is fetched once: peers that train on the same rows need the same blocks at the same time.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import logging
 import os
 import struct
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +47,8 @@ FILLED_AFTER_EVICTION = 0.9
 """A full folder is emptied down to this fraction, so that not every new block has to list all others."""
 ABANDONED_SECONDS = 3600.0
 """A temporary file of this age belongs to a killed process."""
+CLAIM_SECONDS = 60.0
+"""How long a process waits for blocks that another one has claimed, before it fetches them itself."""
 
 
 class BlockCache:
@@ -102,6 +106,20 @@ class BlockCache:
         if not self._warned:
             self._warned = True
             log.warning(message, self.folder, error)
+
+    @contextlib.contextmanager
+    def claim(self, keys: Iterable[str]) -> Iterator[None]:
+        """Fetch blocks while others that need them wait. Those that waited must look into the cache first.
+
+        It is only about saving requests: a process that is killed loses its claim, and after a minute nobody waits.
+        """
+        deadline = time.monotonic() + CLAIM_SECONDS
+        with contextlib.ExitStack() as stack:
+            for key in sorted(keys):  # in one order, so that no two processes wait for each other
+                path = self.folder / f".{key}.claim"
+                stack.callback(remove, path)
+                stack.enter_context(exclusive_lock(path, deadline))
+            yield
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}{SUFFIX}"

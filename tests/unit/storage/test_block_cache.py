@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
 import struct
 
 import pyarrow as pa
@@ -179,6 +180,24 @@ def _size(tmp_path):
     probe = BlockCache(tmp_path / "probe", 1 << 20)
     probe.put("a", block(0))
     return held(probe)
+
+
+def _claim_and_die(folder):
+    with BlockCache(folder, 1 << 20).claim(["a"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_claim_ends_with_its_process_and_is_not_waited_for_too_long(tmp_path, monkeypatch):
+    process = multiprocessing.get_context("fork").Process(target=_claim_and_die, args=(tmp_path,))
+    process.start()
+    process.join()
+    one, other = BlockCache(tmp_path, 1 << 20), BlockCache(tmp_path, 1 << 20)
+    with one.claim(["a", "b"]):
+        monkeypatch.setattr(caches, "CLAIM_SECONDS", 0)
+        with other.claim(["b", "c"]):
+            pass
+    with BlockCache(tmp_path / "file" / "cache", 1).claim(["a"]):
+        pass
 
 
 @pytest.mark.parametrize("trusted", [True, False])
