@@ -727,6 +727,7 @@ class Dataset(Base[Item]):
         allow_urls: Iterable[str] = (),
         max_file_bytes: Size = MAX_FILE_BYTES,
         storage_options: Mapping[str, Any] | None = None,
+        allow_pickle: bool = False,
     ) -> Self:
         """Decode images to PIL images, audio and videos to arrays, in the process that reads the rows.
 
@@ -745,7 +746,8 @@ class Dataset(Base[Item]):
 
         Most datasets hold the bytes of their files. Rows may also name regular files in ``data_folder``, which can be
         the URL of an object store, and URLs of the origins in ``allow_urls``, such as "https://example.com". Each has
-        at most ``max_file_bytes``. ``storage_options`` are those of the folder's store.
+        at most ``max_file_bytes``. ``storage_options`` are those of the folder's store. With ``allow_pickle=True``,
+        pickled columns of MDS files are decoded too: that runs whatever code their writer put there.
         """
         pipeline = self._plan.pipeline
         if (resizing := pipeline.first_resizing) is not None:
@@ -754,7 +756,7 @@ class Dataset(Base[Item]):
             data_folder, allow_urls=allow_urls, max_file_bytes=max_file_bytes, storage_options=storage_options
         )
         images = ImageDecoder(decoder=decoder, size=checked_size(size))
-        features = to_decode(self.schema, features_of(self.schema), columns)
+        features = to_decode(self.schema, features_of(self.schema), columns, allow_pickle=allow_pickle)
         function = Decode(features=features, files=files, images=images)
         return with_stage(self, Map(call=pipeline.call("decode", function), parameters=images.describe()))
 

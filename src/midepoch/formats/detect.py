@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from midepoch.errors import DataFormatError
-from midepoch.formats import arrow, orc, parquet, tar
+from midepoch.formats import arrow, mds, orc, parquet, tar
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, as_read
 from midepoch.formats.text import csv, json_array, jsonl
 from midepoch.formats.text.records import BOM, codec_of, open_text
@@ -26,7 +26,7 @@ def register_format(format: Format) -> None:
 
 # tar first, because its files begin with the name of a member, which can look like anything.
 for _format in (
-    *(tar.FORMAT, arrow.FORMAT, parquet.FORMAT, orc.FORMAT),
+    *(tar.FORMAT, mds.FORMAT, arrow.FORMAT, parquet.FORMAT, orc.FORMAT),
     *(jsonl.LINES, csv.FORMAT, jsonl.FORMAT, json_array.FORMAT),
 ):
     register_format(_format)

@@ -3,15 +3,17 @@
 import io
 import json
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer
-from midepoch.errors import DataFormatError, needs
+from midepoch.errors import DataFormatError, NotAllowedError, needs
 from midepoch.values.features import Feature, Features
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "TGA", "ICO", "DIB")
@@ -183,11 +185,24 @@ class Decode:
         return made
 
 
-def to_decode(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
-    """The columns to decode, with the feature of each.
+def to_decode(
+    schema: pa.Schema, features: Features, wanted: tuple[str, ...], *, allow_pickle: bool = False
+) -> Features:
+    """The columns to decode, with the feature of each. Raises if one is pickled, unless that is allowed.
 
     ``wanted`` holds names of columns, or kinds such as "image" and "json". If it is empty, everything known is decoded.
     """
+    chosen = _chosen(schema, features, wanted)
+    pickled = [name for name, feature in chosen.items() if _holds_media(feature, "Pickle")]
+    if pickled and not allow_pickle:
+        raise NotAllowedError(
+            f"decode: the column {pickled[0]!r} is pickled, and unpickling runs whatever code its writer put there. If "
+            "you trust the writer, pass allow_pickle=True. Else name the columns to decode, without this one."
+        )
+    return chosen
+
+
+def _chosen(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> Features:
     media = {name: feature for name, feature in features.items() if _holds_media(feature)}
     if not wanted and media:
         return media
@@ -224,8 +239,12 @@ def decoded(value: Any, feature: Any, files: Files, images: ImageDecoder = PIL_I
         return {name: decoded(value[name], inner, files, images) for name, inner in feature.items()}
     if feature.kind == "Image":
         return images(_content(value, files), mode=feature.parameters.get("mode"))
+    if feature.kind in ("Audio", "Video"):
+        return (audio if feature.kind == "Audio" else video)(_content(value, files))
     if feature.kind in DECODERS:
-        return DECODERS[feature.kind](_content(value, files))
+        return DECODERS[feature.kind](value)
+    if feature.kind == "Pickle":
+        return pickle.loads(value)  # to_decode has refused it, unless the user allows it
     if _holds_media(feature):
         return [decoded(inner, feature.feature, files, images) for inner in value]
     return value
@@ -284,16 +303,24 @@ def array(value: bytes) -> Any:
     return np.load(opened_bytes(value), allow_pickle=False)
 
 
+def raw_image(value: bytes) -> Any:
+    """A PIL image from its width, height and mode, and its pixels, as MosaicML Streaming stores it."""
+    with needs("Pillow", "image", "Decoding images"):
+        import PIL.Image
+    width, height, length = np.frombuffer(value[:12], "<u4").tolist()
+    return PIL.Image.frombytes(value[12 : 12 + length].decode(), (width, height), value[12 + length :])
+
+
 DECODERS: Mapping[str, Callable[[Any], Any]] = {
-    "Audio": audio,
-    "Video": video,
     "Json": json.loads,
     "Text": text,
     "Integer": int,
     "Array": array,
+    "RawImage": raw_image,
+    "Decimal": Decimal,
 }
-"""How bytes are decoded, by the kind of their feature. Images have options, so they are not here."""
-DECODED_KINDS = ("Image", *DECODERS)
+"""How values that name no files are decoded, by the kind of their feature."""
+DECODED_KINDS = ("Image", "Audio", "Video", *DECODERS, "Pickle")
 
 
 def _check_decoded(what: str, nbytes: int) -> None:

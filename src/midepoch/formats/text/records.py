@@ -151,7 +151,7 @@ def _whole_records(
         except MalformedError as error:
             raise DataFormatError(f"{path} {error}.") from error
         begin = 0
-        for end in _block_ends(ends, size, most):
+        for end in block_ends(ends, size, most):
             if end == len(data) and not last:  # what follows may say that the last record is wrong
                 break
             yield start + begin, data[begin:end]
@@ -162,7 +162,7 @@ def _whole_records(
         start += begin
 
 
-def _block_ends(ends: I64, size: int, most: int) -> Iterator[int]:
+def block_ends(ends: I64, size: int, most: int) -> Iterator[int]:
     """The ends of records that are also ends of blocks."""
     begin, first = 0, 0
     while True:
