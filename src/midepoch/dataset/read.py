@@ -146,14 +146,16 @@ def read(
     executor: Executor | None = None,
     shared_listing: bool = False,
 ) -> Dataset[Row]:
-    """Open Arrow, Parquet, ORC, JSON, CSV and tar files in place.
+    """Open Arrow, Parquet, ORC, JSON, CSV, tar and MDS files in place.
 
         dataset = midepoch.read("data/*.parquet", columns=["id", "text"])
 
     ``source`` is a file, a folder (with its subfolders), a glob, "part-{000..127}.tar", or a list of those, as paths or
     URLs. The format of a file is found from its first bytes, that of CSV from its name. ``format`` ("arrow", "parquet",
-    "orc", "tar", "jsonl", "json" or "csv") sets it for all files; "lines" reads JSON lines as text, in a column "line".
-    Rows of tar files are samples as in WebDataset, with a column for each extension.
+    "orc", "tar", "mds", "jsonl", "json" or "csv") sets it for all files; "lines" reads JSON lines as text, in a column
+    "line".
+    Rows of tar files are samples as in WebDataset, with a column for each extension. A folder of MosaicML Streaming is
+    read as its index.json says.
 
     Only ``columns`` are read. ``filters``, a ``pyarrow.compute`` expression, keeps the rows for which it is true;
     Parquet row groups that it rules out by their statistics are not read. ``partitioning="hive"`` makes columns of

@@ -33,7 +33,13 @@ CODES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "u
     **{64: "uint64", 65: "int64", 66: "float64"},
 }
 """The NumPy types of arrays, by the number that an array has in front of it."""
-LISTS = {"list[jpeg]": "Image", "list[png]": "Image", "list[pil]": "RawImage", "jpeg_array": "Image", "jpegarray": "Image"}
+LISTS = {
+    "list[jpeg]": "Image",
+    "list[png]": "Image",
+    "list[pil]": "RawImage",
+    "jpeg_array": "Image",
+    "jpegarray": "Image",
+}
 KINDS = {"jpeg": "Image", "png": "Image", "pil": "RawImage", "pkl": "Pickle", "bytes": None}
 TEXTS = {"str": None, "str_int": "Integer", "str_decimal": "Decimal", "json": "Json"}
 """Lists of bytes, bytes and texts, with the features by which ``Dataset.decode`` knows what they hold."""
@@ -66,8 +72,8 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     largest, begin = int(np.diff(head.offsets).max()), int(head.offsets[0])
     if largest > limit:
         raise DataFormatError(
-            f"{path} has a sample of {largest:,} bytes, more than max_record_bytes ({limit:,}). If the file is trusted, "
-            "pass a larger max_record_bytes to read, or None."
+            f"{path} has a sample of {largest:,} bytes, more than max_record_bytes ({limit:,}). If the file is "
+            "trusted, pass a larger max_record_bytes to read, or None."
         )
     with _explained(path):
         values = next(_values(head.columns, head.first, np.array([0, len(head.first)])))
@@ -77,7 +83,9 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     ends = [begin, *(begin + end for end in block_ends(head.offsets[1:] - begin, BLOCK_BYTES, BLOCK_RECORDS))]
     bounds = [*ends, int(head.offsets[-1])] if ends[-1] < head.offsets[-1] else ends
     rows = np.diff(head.offsets.searchsorted(bounds)).tolist()
-    return Scan("mds", schema, [(one, end - one, count) for (one, end), count in zip(pairwise(bounds), rows, strict=True)])
+    return Scan(
+        "mds", schema, [(one, end - one, count) for (one, end), count in zip(pairwise(bounds), rows, strict=True)]
+    )
 
 
 class MdsBlocks:
@@ -182,7 +190,7 @@ def _field(column: Column, value: memoryview) -> pa.Field:
         return pa.field(name, pa.from_numpy_dtype(np.dtype(NUMBERS[encoding])))
     if encoding == "str_float":
         return pa.field(name, pa.float64())
-    feature = {"_type": {**LISTS, **KINDS, **TEXTS}[encoding]}
+    feature: dict[str, Any] = {"_type": {**LISTS, **KINDS, **TEXTS}[encoding]}
     if encoding in LISTS:
         feature = {"_type": "List", "feature": feature}
     kind = pa.list_(pa.binary()) if encoding in LISTS else pa.string() if encoding in TEXTS else pa.binary()
@@ -205,7 +213,9 @@ def _array(column: Column, values: Sequence[memoryview], kind: pa.DataType) -> p
         lengths = [np.full(prod(shape[:axis]), shape[axis]) for shape in shapes]
         array = pa.ListArray.from_arrays(np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int32), array)
     if len({*dtypes}) > 1 or len({len(shape) for shape in shapes}) > 1 or array.type != kind:
-        raise ValueError(f"the arrays of {column.name!r} differ in their type or number of axes; leave it out by columns=")
+        raise ValueError(
+            f"the arrays of {column.name!r} differ in their type or number of axes; leave it out by columns="
+        )
     return array
 
 

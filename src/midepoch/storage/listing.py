@@ -4,8 +4,9 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from midepoch._common.checks import count
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
+from midepoch.storage.manifests import HEAD_BYTES, MANIFEST, MDS, candidates, mds_shards, shards_of
+from midepoch.storage.objects import StoredFile
 from midepoch.storage.options import HTTP, OPTIONS
 from midepoch.storage.store import ObjectInfo, Store
 from midepoch.storage.urls import (
@@ -31,14 +34,7 @@ PathSpec = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 METADATA = ".json"
 """Next to files with other suffixes, such a file is most often about the data: dataset_info.json, state.json."""
 HIDDEN = re.compile(r"/[._]")
-LAYOUTS = (
-    (
-        re.compile(r"\.mds(\.\w+)?$"),
-        "MosaicML Streaming (MDS)",
-        "streaming.StreamingDataset(local=folder, batch_size=1)",
-    ),
-    (re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)*\.bin$"), "LitData", "litdata.StreamingDataset(folder)"),
-)
+LITDATA = re.compile(r"(^|/)chunk-\d+-\d+(\.\w+)*\.bin$")
 INDEX = re.compile(r"(^|/)index\.json$")
 PACKED_TAR = (
     re.compile(r"\.(tar\.\w+|tgz|tbz2?|txz)$", re.IGNORECASE),
@@ -136,12 +132,26 @@ def _find_files(source: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]
     """The root and the paths of one source on this machine."""
     path = os.path.abspath(os.path.expanduser(source))
     if os.path.isdir(path):
-        return path, _data_files(path, _walk(path), suffixes)
+        paths = list(_walk(path))
+        return path, mds_shards(paths, _local_bytes, _local_size) or _data_files(path, paths, suffixes)
     if os.path.isfile(path):
-        return os.path.dirname(path), [path]
+        is_manifest = path.endswith(METADATA) and MANIFEST.match(_local_bytes(path, HEAD_BYTES))
+        return os.path.dirname(path), shards_of(path, _local_bytes(path), _local_size) if is_manifest else [path]
     if WILDCARDS.search(source):
         return _find_glob(path, source)
     raise NoDataError(f"{source} does not exist; it was looked for at {path}. Pass a file, a folder or a glob.")
+
+
+def _local_bytes(path: str, nbytes: int = -1) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(nbytes)
+    except OSError as error:
+        raise NoDataError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _local_size(path: str) -> int | None:
+    return os.path.getsize(path) if os.path.isfile(path) else None
 
 
 def _find_glob(path: str, source: str) -> tuple[str, list[str]]:
@@ -234,7 +244,7 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
             )
     roots, objects = [], []
     for url, info in zip(urls, store.stat(urls), strict=True):
-        root, below = _find_object(store, url, info, suffixes)
+        root, below = _find_object(store, url, info, suffixes, alone=len(urls) == 1)
         roots.append(root)
         objects += below
     _refuse_repeats([one.url for one in objects])
@@ -246,10 +256,17 @@ def _find_objects(urls: list[str], options: Mapping[str, Any], suffixes: tuple[s
     return Listing("\n".join([store.identity, *urls]), root, names, stamps, store)
 
 
-def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, ...]) -> tuple[str, list[ObjectInfo]]:
-    """The root and the objects of one URL."""
+def _find_object(
+    store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, ...], *, alone: bool
+) -> tuple[str, list[ObjectInfo]]:
+    """The root and the objects of one URL. A JSON file that is ``alone`` may name the others."""
     if info.kind == "file":
-        return info.url.rpartition("/")[0], [info]
+        root, objects = info.url.rpartition("/")[0], {info.url: info}
+        if alone and info.url.endswith(METADATA) and MANIFEST.match(StoredFile(store, info.url).read_at(HEAD_BYTES, 0)):
+            content = _stored_bytes(store, info.url)
+            objects = {one.url: one for one in store.stat(candidates(info.url, content)) if one.kind == "file"}
+            return root, [objects[path] for path in shards_of(info.url, content, _sizes(objects))]
+        return root, [info]
     if info.kind == "folder":
         is_page = store.scheme in HTTP  # its links may lead anywhere, and it does not say how large the files are
         objects = {one.url: one for one in store.list_objects(info.url, deep=not is_page)}
@@ -257,7 +274,10 @@ def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, 
         visible = [
             path for path in objects if not path[prefix:].startswith((".", "_")) and not HIDDEN.search(path[prefix:])
         ]
-        paths = _data_files(info.url, visible, suffixes)
+        if is_page and any(map(MDS.search, visible)):
+            objects |= {one.url: one for one in store.stat([path for path in visible if MDS.search(path)])}
+        paths = mds_shards(visible, partial(_stored_bytes, store), _sizes(objects))
+        paths = paths or _data_files(info.url, visible, suffixes)
         return info.url, store.stat(paths) if is_page else [objects[path] for path in paths]
     if not WILDCARDS.search(url):
         raise NoDataError(
@@ -282,6 +302,14 @@ def _find_object(store: Store, url: str, info: ObjectInfo, suffixes: tuple[str, 
     if store.scheme in HTTP:  # a page of links does not say how large the files are
         matches = store.stat([one.url for one in matches])
     return above.url, sorted(matches, key=lambda one: one.url.split("/"))
+
+
+def _stored_bytes(store: Store, url: str) -> bytes:
+    return store.read(url, lambda size: None)
+
+
+def _sizes(objects: Mapping[str, ObjectInfo]) -> Callable[[str], int | None]:
+    return lambda path: objects[path].size if path in objects else None
 
 
 def _refuse_undecodable(names: Iterable[str]) -> None:
@@ -320,15 +348,12 @@ def _last_existing(store: Store, url: str) -> str:
 def foreign_layout(names: Iterable[str]) -> str | None:
     """Which other library wrote a folder with these files, and what to do; None if none is recognised."""
     names = list(names)
-    if not any(map(INDEX.search, names)):
+    if not (any(map(INDEX.search, names)) and any(map(LITDATA.search, names))):
         return None
-    for pattern, library, opened in LAYOUTS:
-        if any(map(pattern.search, names)):
-            return (
-                f"It is a dataset of {library}, whose files midepoch does not read. Read the files that it was made "
-                f"from, or let that library fetch its rows: midepoch.from_indexable({opened})"
-            )
-    return None
+    return (
+        "It is a dataset of LitData, whose files midepoch does not read. Read the files that it was made from, or let "
+        "that library fetch its rows: midepoch.from_indexable(litdata.StreamingDataset(folder))"
+    )
 
 
 def unread_kind(names: Iterable[str]) -> tuple[str, str] | None:

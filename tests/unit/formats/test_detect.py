@@ -38,7 +38,9 @@ def test_another_format_than_asked_for_is_refused(tmp_path, kind, wrong):
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"format is 'avro'; it can be 'tar', 'arrow', 'parquet', .*, or left out"):
+    with pytest.raises(
+        ValueError, match=r"format is 'avro'; it can be 'tar', 'mds', 'arrow', 'parquet', .*, or left out"
+    ):
         me.read(write_numbers(tmp_path / "a.arrow", 0, 4), format="avro")
 
 

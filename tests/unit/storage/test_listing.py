@@ -117,7 +117,7 @@ def test_nothing_to_read_says_why(folder, monkeypatch, source, message):
 
 
 def test_an_empty_folder_says_so(tmp_path):
-    with pytest.raises(me.NoDataError, match=r"has no file that ends in \.tar, \.arrow.*\(it is empty\)"):
+    with pytest.raises(me.NoDataError, match=r"has no file that ends in \.tar, \.mds, \.arrow.*\(it is empty\)"):
         me.read(tmp_path)
 
 
@@ -193,8 +193,6 @@ def test_sources_of_two_stores_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["index.json", "shard.00000.mds"], r"MosaicML Streaming .*from_indexable\(streaming\.StreamingDataset"),
-        (["a/index.json", "a/shard.00000.mds.zstd"], "MosaicML Streaming"),
         (["index.json", "chunk-0-0.bin", "chunk-0-1.bin"], r"LitData.*from_indexable\(litdata\.StreamingDataset"),
         (["index.json", "chunk-0-0.zstd.bin"], "LitData"),
         (["000.tar.gz", "001.tgz"], "compressed tar files.*Decompress them"),

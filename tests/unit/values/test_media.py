@@ -130,7 +130,7 @@ def test_columns_of_bytes_are_decoded_as_images_and_others_raise(tmp_path):
     dataset = me.read(tmp_path / "a.parquet")
     first, second = dataset.decode("png")
     assert (first["png"].size, second["png"]) == (SIZE, None)
-    with pytest.raises(ValueError, match=r"no column is an Image, Audio, .* or Array feature. There are: png, id"):
+    with pytest.raises(ValueError, match=r"no column is an Image, Audio, .* or Pickle feature. There are: png, id"):
         dataset.decode()
     with pytest.raises(ValueError, match="the column 'id' is int64, neither an Image or Audio feature nor bytes"):
         dataset.decode("id")
