@@ -13,6 +13,8 @@ import pytest
 
 import midepoch as me
 from files import KINDS, values, write, write_numbers
+from shards import numbered_mds
+from tars import numbered_tar
 
 ROWS, BLOCK = 4000, 100
 
@@ -310,6 +312,21 @@ def test_no_row_is_delivered_of_a_block_whose_file_is_rewritten_while_it_is_deco
     with pytest.raises(me.DataChangedError, match=f"{path.name} was changed while it was in use"):
         got.extend(row["x"] for row in dataset)
     assert all(number % 10_000 < 1000 for number in got)
+
+
+def cut_short(path):
+    os.truncate(path, 5000)
+
+
+@pytest.mark.parametrize("change", [rewrite, cut_short])
+@pytest.mark.parametrize("kind", ["tar", "mds"])
+def test_no_sample_is_delivered_of_a_shard_that_changes_while_it_is_read(folder, monkeypatch, kind, change):
+    path = folder / ("0.tar" if kind == "tar" else "shard.00000.mds")
+    numbered_tar(path, 0, 200) if kind == "tar" else numbered_mds(folder, 200, 200)
+    rows = iter(me.read(path).shuffle(seed=1, window=50))
+    change_before_a_read(monkeypatch, 0, lambda: change(path))
+    with pytest.raises(me.DataChangedError, match=f"{path.name} was changed while it was in use"):
+        next(rows)
 
 
 def change_before_a_read(monkeypatch, number, change):
