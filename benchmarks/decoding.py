@@ -1,4 +1,4 @@
-"""Parquet against pyarrow's own scanner and Lance on all cores, and JPEG: ``python -m benchmarks.decoding [--quick]``.
+"""Parquet against pyarrow's scanner and Lance on all cores, JPEG, video: ``python -m benchmarks.decoding [--quick]``.
 
 Lance is measured where ``pylance`` is installed. It reads the same rows from files of its own.
 """
@@ -133,11 +133,49 @@ def images(folder: Path, width: int, number: int, repeats: int) -> Iterator[Figu
         yield figure(f"{what}: most difference of a pixel", apart.max(), "of 255")
 
 
+def record(path: Path, seconds: int) -> None:
+    """A video of 30 frames a second, 640 by 480, with a key frame every ten seconds at least."""
+    import av
+
+    noise = np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8).repeat(16, 0).repeat(16, 1)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30, options={"g": "300", "preset": "ultrafast"})
+        stream.width, stream.height, stream.pix_fmt = 640, 480, "yuv420p"
+        for number in range(30 * seconds):
+            picture = np.roll(noise, 4 * number, axis=1)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def seeking(folder: Path, seconds: int, repeats: int) -> Iterator[Figure]:
+    """One frame at the end of a video, against decoding it from the start."""
+    import av
+
+    from midepoch.values import video
+
+    path, last = folder / "video.mp4", seconds - 1 / 30
+    record(path, seconds)
+
+    def sought() -> None:
+        with path.open("rb") as file:
+            video.frames_of(file, times=[last])
+
+    def from_the_start() -> None:
+        with av.open(str(path)) as container:
+            frames = container.decode(video=0)
+            next(frame for frame in frames if frame.time >= last - 1e-3).to_ndarray(format="rgb24")
+
+    best = best_apart({"sought": sought, "from the start": from_the_start}, repeats)
+    yield figure("the last frame, by decode(video=...)", 1e3 * best["sought"], "ms")
+    yield at_least(10, "decoding from the start / decode(video=...)", best["from the start"] / best["sought"], "×")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
-    rows, pictures, repeats = (20_000, 5, 2) if parser.parse_args().quick else (400_000, 40, 5)
+    is_quick = parser.parse_args().quick
+    rows, pictures, repeats, seconds = (20_000, 5, 2, 20) if is_quick else (400_000, 40, 5, 600)
     times = max(1, usable_cores() // 2)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), rows)
@@ -145,6 +183,8 @@ def main() -> None:
         show(f"Parquet with zstd, row groups of {GROUP:,}", scanning(Path(folder), times * rows, repeats))
         for width in (256, 480, 1600) if find_spec("PIL") and find_spec("simplejpeg") else ():
             show(f"JPEG {width} pixels wide, a second of one core", images(Path(folder), width, pictures, repeats))
+        if find_spec("av"):
+            show(f"A video of {seconds} seconds, 640 x 480", seeking(Path(folder), seconds, min(3, repeats)))
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ def home(tmp_path, monkeypatch):
     file = io.BytesIO()
     Image.new("RGB", (4, 3)).save(file, "PNG")
     pq.write_table(pa.table({"picture": [file.getvalue()] * 3}), "pictures.parquet")
+    pq.write_table(pa.table({"camera": ["0.mp4"], "timestamp": [0.5]}), "episodes.parquet")
     for split in ("train", "val"):
         Path("images", split, "cat").mkdir(parents=True)
         Path("images", split, "cat", "0.png").write_bytes(file.getvalue())

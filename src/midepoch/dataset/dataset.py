@@ -82,6 +82,7 @@ from midepoch.values.arrow import standalone
 from midepoch.values.columns import FORMS, torch_module
 from midepoch.values.features import Features, features_of
 from midepoch.values.media import Decode, Decoder, ImageDecoder, checked_size, to_decode
+from midepoch.values.video import DecodeVideo
 
 if TYPE_CHECKING:  # type checkers see what isinstance says; nothing is imported for it
     from torch.utils.data import IterableDataset
@@ -723,6 +724,9 @@ class Dataset(Base[Item]):
         *columns: str,
         decoder: Decoder = "pillow",
         size: int | Sequence[int] | None = None,
+        video: Names | None = None,
+        at: str | None = None,
+        frames: str | int | None = None,
         data_folder: str | os.PathLike[str] | None = None,
         allow_urls: Iterable[str] = (),
         max_file_bytes: Size = MAX_FILE_BYTES,
@@ -744,6 +748,14 @@ class Dataset(Base[Item]):
 
             arrays = midepoch.read("pictures.parquet").decode("picture", decoder="turbo", size=224)
 
+        ``video`` names columns with videos: bytes, or names of files. In their place come the frames at the times in
+        seconds that the column ``at`` has: of one time an array of bytes (height, width, 3), of a list one axis more.
+        ``frames`` is a column of frame numbers instead, or how many evenly spaced frames to take. Nothing is decoded
+        before the key frame that a frame needs. PyAV decodes, or for many frames torchcodec where it is installed: the
+        same frames.
+
+            episodes = midepoch.read("episodes.parquet").decode(video="camera", at="timestamp", data_folder=".")
+
         Most datasets hold the bytes of their files. Rows may also name regular files in ``data_folder``, which can be
         the URL of an object store, and URLs of the origins in ``allow_urls``, such as "https://example.com". Each has
         at most ``max_file_bytes``. ``storage_options`` are those of the folder's store. With ``allow_pickle=True``,
@@ -755,10 +767,19 @@ class Dataset(Base[Item]):
         files = NamedFiles(
             data_folder, allow_urls=allow_urls, max_file_bytes=max_file_bytes, storage_options=storage_options
         )
-        images = ImageDecoder(decoder=decoder, size=checked_size(size))
-        features = to_decode(self.schema, features_of(self.schema), columns, allow_pickle=allow_pickle)
-        function = Decode(features=features, files=files, images=images)
-        return with_stage(self, Map(call=pipeline.call("decode", function), parameters=images.describe()))
+        dataset = self
+        is_of_video = (video, at, frames) != (None, None, None)
+        if columns or not is_of_video:
+            images = ImageDecoder(decoder=decoder, size=checked_size(size))
+            features = to_decode(self.schema, features_of(self.schema), columns, allow_pickle=allow_pickle)
+            function = Decode(features=features, files=files, images=images)
+            dataset = with_stage(self, Map(call=pipeline.call("decode", function), parameters=images.describe()))
+        if is_of_video:
+            names = (video,) if isinstance(video, str) else tuple(video or ())
+            of_video = DecodeVideo(columns=names, at=at, frames=frames, files=files)
+            call = plan_of(dataset).pipeline.call("decode", of_video)
+            dataset = with_stage(dataset, Map(call=call, parameters=of_video.describe()))
+        return dataset
 
     def select_columns(self, names: Sequence[str] | str) -> Self:
         """Keep these columns.

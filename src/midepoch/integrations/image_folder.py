@@ -24,7 +24,6 @@ from midepoch.storage.listing import Listing, find
 from midepoch.storage.local import FileStamp, check_unchanged
 from midepoch.storage.objects import StoredFile
 from midepoch.storage.shared_listing import find_once
-from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix, is_url
 from midepoch.values.media import Decoder
 
@@ -69,8 +68,8 @@ def image_folder(
     ``read_ahead``, ``cache_dir``, ``cache_bytes``, ``trust_shared`` and ``shared_listing`` are those of
     :func:`midepoch.read`.
 
-    The folder is listed at every start, and nothing is read from its files. Each image is read when its row is: one
-    request to a store. A changed image raises :class:`midepoch.DataChangedError`.
+    The folder is listed at every start, and nothing is read from its files. Each image is read when its row is. A
+    changed image raises :class:`midepoch.DataChangedError`.
     """
     options = ReadOptions(**ReadOptions.among(locals()))
     # All files are listed, so that a class without images is noticed.
@@ -142,7 +141,6 @@ def _index_of(listing: Listing, images: Mapping[str, Sequence[int]], names: Sequ
     features = {
         "image": {"_type": "Image", "mode": "RGB"},
         "label": {"_type": "ClassLabel", "names": list(names)},
-        "path": {"_type": "Value", "dtype": "string"},
     }
     schema = pa.schema(
         [("image", IMAGE), ("label", pa.int64()), ("path", pa.string())],
@@ -173,20 +171,10 @@ def _index_of(listing: Listing, images: Mapping[str, Sequence[int]], names: Sequ
 class ImageIndex(Index):
     """The images of a folder, by class. Opening one says nothing of it but its name, size and version."""
 
-    def __init__(
-        self,
-        view: IndexView,
-        images: pa.Table,
-        class_names: tuple[str, ...],
-        layout: Mapping[str, Any],
-        store: Store | None,
-    ) -> None:
+    def __init__(self, view: IndexView, images: pa.Table, names: tuple[str, ...], layout: Any, store: Any) -> None:
         """``images`` has the name, time of change and listed version of each, in the order of the blocks."""
         self.view, self.layout, self.store = view, layout, store
-        self._images, self._class_names = images, class_names
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ImageIndex, (self.view, self._images, self._class_names, self.layout, self.store)
+        self.images, self.class_names = images, names
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         """The schema of these columns, or of all three."""
@@ -194,11 +182,11 @@ class ImageIndex(Index):
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
         """The images of a class."""
-        label, first = self._class_names.index(self.view.names[file]), int(self.view.first_blocks[file])
+        label, first = self.class_names.index(self.view.names[file]), int(self.view.first_blocks[file])
 
         def read(block: Block) -> pa.RecordBatch:
             number = first + block.number
-            path = self._images["name"][number].as_py()
+            path = self.images["name"][number].as_py()
             row: dict[str, Any] = {"label": label, "path": path}
             if "image" in wanted.names:
                 row["image"] = {"bytes": self._content(number, path, block.length), "path": path}
@@ -210,10 +198,10 @@ class ImageIndex(Index):
         """The bytes of an image, of the version that was listed."""
         path = folder_prefix(self.view.root) + name
         if self.store is not None:
-            listed = self._images["version"][number].as_py()
+            listed = self.images["version"][number].as_py()
             version = listed if listed.startswith('"') else None  # other texts may be of the listing alone
             return StoredFile(self.store, path, size=size, version=version).buffer_at(size, 0).to_pybytes()
-        stamp = FileStamp(size, self._images["mtime_ns"][number].as_py())
+        stamp = FileStamp(size, self.images["mtime_ns"][number].as_py())
         try:
             with open(path, "rb") as file:
                 return file.read(size)

@@ -2,8 +2,8 @@
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from midepoch._common.checks import Size, check_integer, parse_size
@@ -11,10 +11,12 @@ from midepoch._common.files import OPEN_FILES
 from midepoch.errors import MidepochError, NoDataError, NotAllowedError
 from midepoch.storage.fsspec import AllowedRedirects
 from midepoch.storage.fsspec import origin_of as _origin
+from midepoch.storage.objects import StoredFile
 from midepoch.storage.store import Store
 from midepoch.storage.urls import check_plain, is_url, local_path
 
 MAX_FILE_BYTES = "1GiB"
+Answer = TypeVar("Answer")
 
 
 class NamedFiles:
@@ -55,15 +57,31 @@ class NamedFiles:
 
     def read(self, name: str | os.PathLike[str]) -> bytes:
         """All bytes of a file that a row names."""
-        text = os.fspath(name)
+        path, url = self._located(os.fspath(name))
+        if url is None:
+            with self._open_path(path) as file:
+                return file.read(self._limit)
+        return self._ask(url, lambda store: store.read(url, lambda size: self._check_size(url, size)))
+
+    def open(self, name: str | os.PathLike[str]) -> Any:
+        """A file that a row names, to read and seek in. Of an object in a store only what is read is fetched."""
+        path, url = self._located(os.fspath(name))
+        if url is None:
+            return self._open_path(path)
+        stored = self._ask(url, lambda store: StoredFile(store, url))
+        self._check_size(url, self._ask(url, lambda _: stored.size))
+        return stored.open()
+
+    def _located(self, text: str) -> tuple[str, str | None]:
+        """The path of a file, or its URL. Raises if rows may not name it."""
         path = local_path(text)
         if path is None and is_url(text):
-            return self._read_url(text)
+            return "", self._checked_url(text)
         path = text if path is None else path
         is_stored = self._folder is not None and is_url(self._folder)
-        return self._read_below(path) if is_stored else self._read_path(path)
+        return ("", self._url_below(path)) if is_stored else (path, None)
 
-    def _read_path(self, name: str) -> bytes:
+    def _open_path(self, name: str) -> BinaryIO:
         if self._folder is None:
             raise NotAllowedError(
                 f"A row names the file {name!r}. Rows may name only files in data_folder, and none was given. Pass "
@@ -79,13 +97,13 @@ class NamedFiles:
                 "name it, pass a data_folder= that contains it."
             )
         try:
-            return self._read_regular(path)
+            return self._open_regular(path)
         except MidepochError:
             raise
         except OSError as error:
             raise NoDataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
-    def _read_regular(self, path: str) -> bytes:
+    def _open_regular(self, path: str) -> BinaryIO:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer forever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -94,10 +112,10 @@ class NamedFiles:
             if not stat.S_ISREG(found.st_mode):
                 raise NotAllowedError(f"A row names {path}, which is a folder, a device or a pipe, not a regular file.")
             self._check_size(path, found.st_size)
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(self._limit)
-        finally:
+            return open(descriptor, "rb")
+        except BaseException:
             os.close(descriptor)
+            raise
 
     def _check_opened(self, descriptor: int, path: str) -> None:
         """Raise if a folder was replaced by a link between the check of the path and now."""
@@ -106,29 +124,30 @@ class NamedFiles:
             if os.path.commonpath([self._folder or "", opened]) != self._folder:
                 raise NotAllowedError(f"A row names {path}, which became {opened} while it was opened.")
 
-    def _read_below(self, name: str) -> bytes:
-        """Read a name below a folder that is a URL."""
+    def _url_below(self, name: str) -> str:
+        """The URL of a name below a folder that is a URL."""
         if name.startswith("/") or ".." in unquote(name).replace("\\", "/").split("/"):
             raise NotAllowedError(
                 f"A row names the file {name!r}, which is not below data_folder ({self._folder}). Pass a data_folder= "
                 "that contains it."
             )
-        return self._fetch(f"{self._folder}/{name}")
+        return f"{self._folder}/{name}"
 
-    def _read_url(self, url: str) -> bytes:
+    def _checked_url(self, url: str) -> str:
         check_plain(url)
         origin = _origin(url)
         is_below = self._folder is not None and is_url(self._folder) and url.startswith(f"{self._folder}/")
         if is_below and origin not in self._allowed:
-            return self._read_below(url.removeprefix(f"{self._folder}/"))
+            return self._url_below(url.removeprefix(f"{self._folder}/"))
         if origin not in self._allowed:
             raise NotAllowedError(
                 f"A row names the URL {url}. Rows may name only URLs of the origins in allow_urls. If this one is "
                 f"trusted, pass allow_urls=[{origin!r}]."
             )
-        return self._fetch(url)
+        return url
 
-    def _fetch(self, url: str) -> bytes:
+    def _ask(self, url: str, action: Callable[[Store], Answer]) -> Answer:
+        """What the store of a URL answers."""
         origin, path = _origin(url), urlsplit(url).path
         if not path.strip("/") and not urlsplit(url).netloc:
             raise NoDataError(f"{url} names no object; write {url.partition(':')[0]}://bucket/name.")
@@ -137,7 +156,7 @@ class NamedFiles:
             options = self._options if origin in self._options_for else None
             store = self._stores.setdefault(origin, Store(url, self._limited(options, url)))
         try:
-            return store.read(url, lambda size: self._check_size(url, size))
+            return action(store)
         except MidepochError as error:
             target = self._redirects.refused
             if target is None or isinstance(error, NotAllowedError):

@@ -258,7 +258,7 @@ def audio(value: Any) -> dict[str, Any]:
     with needs("soundfile", "audio", "Decoding audio"):
         import soundfile
     with soundfile.SoundFile(opened_bytes(value)) as file:
-        _check_decoded("The audio", SAMPLE_BYTES * file.frames * file.channels)  # a few bytes may be hours of silence
+        check_decoded("The audio", SAMPLE_BYTES * file.frames * file.channels)  # a few bytes may be hours of silence
         return {"array": file.read(dtype="float32").T, "sampling_rate": int(file.samplerate)}
 
 
@@ -283,7 +283,7 @@ def video(value: Any, *, frames: int | None = None) -> Any:
         for number, frame in enumerate(container.decode(video=0)):
             if number in wanted:
                 decoded_bytes += 3 * frame.width * frame.height
-                _check_decoded("The video", decoded_bytes)
+                check_decoded("The video", decoded_bytes)
                 kept[number] = frame.to_ndarray(format="rgb24")
             if number >= wanted[-1]:
                 break
@@ -323,7 +323,7 @@ DECODERS: Mapping[str, Callable[[Any], Any]] = {
 DECODED_KINDS = ("Image", "Audio", "Video", *DECODERS, "Pickle")
 
 
-def _check_decoded(what: str, nbytes: int) -> None:
+def check_decoded(what: str, nbytes: int) -> None:
     """Raise before something takes too much memory that may be meant to fill it."""
     if nbytes > MOST_DECODED_BYTES:
         raise DataFormatError(
