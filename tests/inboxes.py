@@ -11,7 +11,11 @@ class ChunkInbox(Inbox):
     """Chunks come one by one: when ``arrived`` says so, or when they are waited for."""
 
     def __init__(self, chunks, arrived=lambda: True):
-        super().__init__(self, SimpleNamespace(of_workers=Tally()), timeout=0)
+        pool, progress = (
+            SimpleNamespace(worker=lambda _: self, step=1),
+            SimpleNamespace(of_workers=Tally(), turns_taken=0),
+        )
+        super().__init__(pool, 0, progress, timeout=0)
         self._coming, self._arrived = iter([*(Message([chunk]) for chunk in chunks), Message(is_last=True)]), arrived
 
     def receive(self, seconds):

@@ -76,6 +76,7 @@ class LoaderArguments(TypedDict, total=False):
     even: Even | Literal["auto"] | None
     worker_init_fn: Callable[[int], None] | None
     timeout: float
+    worker_restarts: int
     check_ranks: bool
     device: str | torch.device | None
     digest: bool
@@ -116,7 +117,9 @@ class Loader(torch.utils.data.DataLoader[Item]):
     ``num_workers`` processes read for this rank; with 0 the process of the loop reads itself. They start with a loop
     and stop at its end; ``persistent_workers=True`` keeps them for the next one. ``worker_init_fn`` is called once in
     each worker, with its number, before it reads. If a worker sends nothing for ``timeout`` seconds while the loop
-    waits for it, that raises; 0 is no limit. ``pin_memory`` puts the tensors of a batch into pinned memory, for loops
+    waits for it, that raises; 0 is no limit. A worker that dies is started again at the first batch that the loop has
+    not received, ``worker_restarts`` times since it last sent one. Each restart is logged, and no batch differs. Then
+    it raises, as it does at once with 0. ``pin_memory`` puts the tensors of a batch into pinned memory, for loops
     that copy them to a CUDA device themselves.
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
@@ -207,6 +210,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         even: Even | Literal["auto"] | None = "auto",
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
+        worker_restarts: int = 3,
         check_ranks: bool = True,
         device: str | torch.device | None = None,
         digest: bool = False,
@@ -250,6 +254,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         self._options, self._plan = options, plan
         self._pools: WeakSet[WorkerPool] = WeakSet()
         self._ahead, self._device = prefetch_factor, checked_device
+        self._worker_restarts = check_integer("worker_restarts", worker_restarts)
         self._number: int | None = next(_numbers) if plan.ranks > 1 and check_ranks else None
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
@@ -366,7 +371,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         if pool is None:
-            pool = WorkerPool(self, self._plan, ahead=self._ahead)
+            pool = WorkerPool(self, self._plan, ahead=self._ahead, restarts=self._worker_restarts)
         self._pools.add(pool)
         stays = False
         try:

@@ -152,7 +152,7 @@ def test_killed_workers_leave_nothing_and_cost_nothing(tmp_path):
     whole = ids(dataset)
     gc.collect()
     files = len(os.listdir("/proc/self/fd"))
-    loader, got = me.Loader(dataset, num_workers=2, prefetch_factor=2), []
+    loader, got = me.Loader(dataset, num_workers=2, prefetch_factor=2, worker_restarts=0), []
     for kill in range(8):
         others = children()
         rows = iter(loader)

@@ -63,7 +63,9 @@ def test_a_worker_that_a_file_kills_is_named_with_file_and_block(tmp_path, kind,
     dataset = dataset.shuffle(1) if shuffle else dataset
     whole = [row["id"] for row in dataset]
     dataset.set_epoch(0)
-    loader = me.Loader(dataset, num_workers=2, multiprocessing_context=context, worker_init_fn=make_deadly)
+    loader = me.Loader(
+        dataset, num_workers=2, multiprocessing_context=context, worker_init_fn=make_deadly, worker_restarts=0
+    )
     got = []
     with pytest.raises(RuntimeError, match="exited unexpectedly with exit code -9") as caught:
         got.extend(row["id"] for row in loader)

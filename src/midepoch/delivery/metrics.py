@@ -48,6 +48,8 @@ class Tally(NamedTuple):
     """Seconds in which a worker was as far ahead as it may be."""
     received: float = 0.0
     """Seconds in which the main process copied items from there."""
+    restarts: float = 0.0
+    """How often a worker that died was started again."""
 
     def plus(self, other: "Tally") -> "Tally":
         """Both together."""
@@ -67,7 +69,7 @@ class Tally(NamedTuple):
         return cls(*NUMBERS.unpack(content))
 
 
-SHOWN = ("read", "fetched", "decoded", "functions", "received", "cache_hits", "cache_misses", "retries")
+SHOWN = ("read", "fetched", "decoded", "functions", "received", "cache_hits", "cache_misses", "retries", "restarts")
 """What metrics have of a tally under the same name."""
 NUMBERS = struct.Struct(f"<{len(Tally._fields)}d")
 

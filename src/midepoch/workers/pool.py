@@ -6,6 +6,7 @@ with the cursor after it, and a turn at a lane that has run out is empty, which 
 """
 
 import importlib
+import logging
 import os
 import pickle
 import sys
@@ -21,13 +22,24 @@ import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
+from midepoch._common.checks import count
+from midepoch.delivery.metrics import Tally
 from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
 from midepoch.stages.stage import name_of
 from midepoch.workers.messages import Chunk
-from midepoch.workers.process import CHECK_SECONDS, GRACE_SECONDS, Message, Worker, WorkerSettings
+from midepoch.workers.process import (
+    CHECK_SECONDS,
+    GRACE_SECONDS,
+    Message,
+    Worker,
+    WorkerDiedError,
+    WorkerSettings,
+)
+
+log = logging.getLogger("midepoch")
 
 EMPTY_TURN = Chunk([EMPTY], [], [0])
 GUARD = (
@@ -42,22 +54,25 @@ class WorkerPool:
     _hint = ""
     """What may be wrong if workers that are not forked die."""
 
-    def __init__(self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None) -> None:
-        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~workers.process.Sender`."""
-        context = loader.multiprocessing_context or torch.multiprocessing
+    def __init__(self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, restarts: int) -> None:
+        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~workers.process.Sender`.
+
+        A worker that dies is started again, ``restarts`` times since it last sent a turn.
+        """
+        self._context = context = loader.multiprocessing_context or torch.multiprocessing
         if context.get_start_method() != "fork":
             _check_sendable(plan, context.get_start_method())
             self._hint = GUARD
         else:
             importlib.import_module("pyarrow.compute")  # once, and not in each worker before its first batch
-        self._process = os.getpid()
+        self._process, self._restarts = os.getpid(), restarts
         self._timeout = loader.timeout
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
         self._progress: Progress | None = None
         self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at exit
-        for number in range(loader.num_workers):
-            settings = WorkerSettings(
+        self._settings = [
+            WorkerSettings(
                 plan=plan,
                 number=number,
                 workers=loader.num_workers,
@@ -65,6 +80,9 @@ class WorkerPool:
                 ahead=ahead,
                 init=loader.worker_init_fn,
             )
+            for number in range(loader.num_workers)
+        ]
+        for settings in self._settings:
             self._workers.append(Worker(context, settings))
 
     @property
@@ -89,42 +107,81 @@ class WorkerPool:
         There is a None before each wait, so that who is one ahead can hand over what it has.
         """
         self._progress = progress
-        session = progress.session
-        resume_point = session.start, progress.reader_progress(), session.readers, progress.reader
         try:
-            for worker in self._workers:
-                worker.start(resume_point)
+            inboxes = [Inbox(self, number, progress, timeout=self._timeout) for number in range(len(self._workers))]
+            for inbox in inboxes:
+                inbox.start()
             arrived = in_turn(
-                [Inbox(worker, progress, timeout=self._timeout) for worker in self._workers],
+                inboxes,
                 len(progress.rotation) if isinstance(progress, ReportedProgress) else 1,
-                has_hashes=session.pipeline.digest,
+                has_hashes=progress.session.pipeline.digest,
             )
             for turns in arrived:
                 yield turns
                 del turns
                 if self.is_closed:
                     raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
-        except Exception as error:
-            dead = [] if self.is_closed else [worker for worker in self._workers if worker.has_died]
-            if dead:
-                error.add_note(
-                    f"midepoch: {', '.join(map(str, dead))} died. Nothing is lost: the loader's state is that of the "
-                    "last batch received. To continue after it, load that state and iterate again, here or in a new "
-                    f"process.{''.join(worker.last_reads() for worker in dead)}{self._hint}"
-                )
-            raise
         finally:
             self._progress = None
             if not self.is_closed and self.is_of_this_process:
                 for worker in self._workers:
                     worker.interrupt()
 
+    def worker(self, number: int) -> Worker:
+        """One of the workers."""
+        return self._workers[number]
+
+    @property
+    def step(self) -> int:
+        """The number of workers. Each takes every turn of the rank that is this far from its last one."""
+        return len(self._workers)
+
+    def replace(self, number: int, deaths: list[str], death: WorkerDiedError) -> None:
+        """Start a new worker in place of one that died, unless it died too often since it last sent a turn.
+
+        ``deaths`` says what it was reading each of these times.
+        """
+        worker = self._workers[number]
+        deaths.append(worker.last_reads())
+        if len(deaths) > self._restarts or (self._hint and worker.could_not_start):
+            death.add_note(
+                f"midepoch: {worker} died{_again_and_again(deaths)}. Nothing is lost: the loader's state is that of the "
+                "last batch received. To continue after it, load that state and iterate again, here or in a new "
+                f"process.{deaths[-1]}{self._hint}"
+            )
+            raise death
+        left = self._restarts - len(deaths)
+        log.warning(
+            "midepoch: %s died. It is started again at the first batch that was not received, and %s left until it "
+            "sends one.%s",
+            str(worker),  # now: it is freed below
+            f"{count('restart', left)} {'is' if left == 1 else 'are'}",
+            deaths[-1],
+        )
+        worker.free(time.monotonic())
+        self._workers[number] = Worker(self._context, self._settings[number])
+
+
+def _again_and_again(deaths: Sequence[str]) -> str:
+    if len(deaths) == 1:
+        return ""
+    same = ", each time in the same place" if len(set(deaths)) == 1 and deaths[0] else ""
+    return (
+        f" {len(deaths)} times before it sent the next batch{same}. If a row or a function of yours ends it, num_workers=0 "
+        "shows where"
+    )
+
 
 class Inbox:
-    """The turns of one worker from one start, to be taken one after the other. Messages are received as needed."""
+    """The turns of one worker, to be taken one after the other. Messages are received as needed.
 
-    def __init__(self, worker: Worker, progress: Progress, *, timeout: float) -> None:
-        self._worker, self._progress, self._timeout = worker, progress, timeout
+    If the worker dies, a new one makes the turns that were not received: which they are follows from their number.
+    """
+
+    def __init__(self, pool: WorkerPool, number: int, progress: Progress, *, timeout: float) -> None:
+        self._pool, self._number, self._progress, self._timeout = pool, number, progress, timeout
+        self._next = progress.turns_taken + number  # the turn of the rank that the worker sends next
+        self._deaths: list[str] = []  # since it last sent a turn
         self._chunks: deque[Chunk] = deque()
         self._taken = 0  # of the first chunk
         self._error: Exception | None = None  # that comes after these
@@ -135,14 +192,16 @@ class Inbox:
 
         An error is raised with ``wait`` only: others have turns before.
         """
-        begun = time.monotonic()
+        begun, deaths = time.monotonic(), len(self._deaths)
         while not self._chunks and not self._has_ended and self._error is None:
             seconds: float = CHECK_SECONDS if wait else 0
             if wait and self._timeout:
                 seconds = min(seconds, self._timeout + begun - time.monotonic())
                 if seconds <= 0:
                     raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
-            message = self._worker.receive(0) or (self._worker.receive(seconds) if wait else None)
+            message = self._receive(seconds)
+            if len(self._deaths) > deaths:
+                begun, deaths = time.monotonic(), len(self._deaths)
             if message is not None:
                 self._take_in(message)
             elif not wait:
@@ -150,6 +209,30 @@ class Inbox:
         if not self._chunks and self._error is not None and wait:
             raise self._error
         return len(self._chunks[0].items) - self._taken if self._chunks else 0
+
+    def start(self) -> None:
+        """Let the worker start with its first turn that was not received."""
+        progress, session = self._progress, self._progress.session
+        first = self._next - progress.turns_taken
+        try:
+            self._pool.worker(self._number).start(
+                (session.start, progress.reader_progress(), session.readers, progress.reader, first)
+            )
+        except WorkerDiedError as death:
+            self._replace(death)
+
+    def _replace(self, death: WorkerDiedError) -> None:
+        self._pool.replace(self._number, self._deaths, death)
+        self._progress.of_workers = self._progress.of_workers.plus(Tally(restarts=1))
+        self.start()
+
+    def _receive(self, seconds: float) -> Message | None:
+        worker = self._pool.worker(self._number)
+        try:
+            return worker.receive(0) or (worker.receive(seconds) if seconds else None)
+        except WorkerDiedError as death:
+            self._replace(death)
+            return None
 
     @property
     def are_empty(self) -> bool:
@@ -167,6 +250,8 @@ class Inbox:
 
     def _take_in(self, message: Message) -> None:
         for chunk in message.chunks:
+            self._next += self._pool.step * len(chunk.items)
+            self._deaths.clear()
             if self._chunks and self._chunks[-1].is_empty == chunk.is_empty:
                 self._chunks[-1].extend(chunk)
             else:
@@ -191,7 +276,7 @@ def in_turn(inboxes: Sequence[Inbox], rotation: int, *, has_hashes: bool = False
         for _ in range(passed_over):
             yield _joined([EMPTY_TURN], rotation, has_hashes)
         ended = passed_over = 0
-        ready = [0 if not (count := one.ready(wait=False)) or one.are_empty else count for one in order]
+        ready = [0 if not (most := one.ready(wait=False)) or one.are_empty else most for one in order]
         chunks = [one.take(min(ready)) for one in order] if all(ready) else [order[0].take(1)]
         first = (first + len(chunks)) % len(inboxes)
         turns = _joined(chunks, rotation, has_hashes)

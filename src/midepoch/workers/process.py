@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import select
+import signal
 import struct
 import time
 from array import array
@@ -38,8 +39,9 @@ GRACE_SECONDS = 5
 UNTOLD = 1 / 4
 """The part of what a worker may be ahead that can be received before the worker is told of it."""
 
-ResumePoint = tuple[State, ReaderProgress, int, int]
-"""Where a session of all ranks started, what this rank has delivered of it, the number of ranks, and the rank."""
+ResumePoint = tuple[State, ReaderProgress, int, int, int]
+"""Where a session of all ranks started, what this rank has delivered of it, the number of ranks, the rank, and how many
+of the rank's turns come before the worker's first one."""
 
 START, RECEIVED, STOP = b"s", b"r", b"x"
 """What the main process sends: a resume point, or None to do nothing more; which messages it received; the end."""
@@ -91,6 +93,10 @@ class Message(NamedTuple):
     """True if it has no more turns."""
 
 
+class WorkerDiedError(RuntimeError):
+    """A worker has ended, and nobody asked it to."""
+
+
 class Worker:
     """A worker that is a process of this machine: the connection to it, and the memory through which it sends items."""
 
@@ -105,7 +111,7 @@ class Worker:
         of_worker.close()  # so that the connection ends with the process
         self._poll = select.poll()  # the connection's own way takes ten times as long
         self._poll.register(self._connection, select.POLLIN)
-        self._is_gone = False
+        self._is_gone = self._has_sent = False
         self._round = 0
         """How often it was started: what it sent before is of a loop that was left."""
 
@@ -149,7 +155,9 @@ class Worker:
         is_dead = self._is_gone or (seconds > 0 and self.has_died)
         if not self._is_gone and self._poll.poll(0 if is_dead else 1000 * seconds):
             try:
-                return bytes(self._connection.recv_bytes())
+                content = bytes(self._connection.recv_bytes())
+                self._has_sent = True
+                return content
             except (EOFError, OSError):
                 self._is_gone = is_dead = True
         if is_dead and seconds:
@@ -178,11 +186,16 @@ class Worker:
         with suppress(OSError):
             self._connection.send_bytes(STOP)
 
-    def _death(self) -> RuntimeError:
+    def _death(self) -> WorkerDiedError:
         """The error of a worker that has died, in torch's words."""
         self._process.join(GRACE_SECONDS)
         pid, code = self._process.pid, self._process.exitcode
-        return RuntimeError(f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.")
+        return WorkerDiedError(f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.")
+
+    @property
+    def could_not_start(self) -> bool:
+        """True if Python ended with an error before the worker sent anything, as it would again."""
+        return self._process.exitcode == 1 and not self._has_sent
 
     @property
     def has_died(self) -> bool:
@@ -191,7 +204,9 @@ class Worker:
 
     def __str__(self) -> str:
         """The worker and how it ended."""
-        return f"{self._name} (pid {self._process.pid}, exit code {self._process.exitcode})"
+        code = self._process.exitcode
+        by_signal = f", {signal.Signals(-code).name}" if code in _ENDED_BY else ""
+        return f"{self._name} (pid {self._process.pid}, exit code {code}{by_signal})"
 
     def last_reads(self) -> str:
         """A sentence about what the worker read when it died; nothing if it read nothing."""
@@ -212,6 +227,9 @@ class Worker:
         self._process.close()
         self._connection.close()
         self.memory.free()
+
+
+_ENDED_BY = {-number for number in signal.Signals}
 
 
 def _message_in(view: memoryview, tally: Tally) -> Message:
@@ -278,9 +296,9 @@ def _prepare(settings: WorkerSettings) -> None:
 
 
 def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: "Sender", link: "Link") -> None:
-    start, delivered, ranks, rank = resume_point
+    start, delivered, ranks, rank, first = resume_point
     progress = progress_from(settings.plan.pipeline, start, rank, ranks, delivered=delivered)
-    all_turns = take_turns(progress, settings.number, settings.workers, deferred=True)
+    all_turns = take_turns(progress, first, settings.workers, deferred=True)
     clock = time.perf_counter
     made = sent = 0.0
     link.tally = lambda: progress.reading.tally()._replace(made=made, sent=sent - sender.idle, idle=sender.idle)

@@ -56,13 +56,14 @@ class Counted:
     """As much of a Progress as is needed."""
 
     def __init__(self):
-        self.of_workers = Tally()
+        self.of_workers, self.turns_taken = Tally(), 0
 
 
 class Workers:
     def __init__(self, number, *, timeout=0.0):
         self.all, self.progress = [FakeWorker() for _ in range(number)], Counted()
-        self.inboxes = [Inbox(worker, self.progress, timeout=timeout) for worker in self.all]
+        self.worker, self.step = self.all.__getitem__, number
+        self.inboxes = [Inbox(self, place, self.progress, timeout=timeout) for place in range(number)]
 
     def __getitem__(self, number):
         return self.all[number]
