@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # torch reports the kill once more
 ]
-NAMED = r"worker \d of 2 \(pid \d+, exit code -9\) died. Nothing is lost"
+NAMED = r"worker \d of 2 \(pid \d+, exit code -9, SIGKILL\) died. Nothing is lost"
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,9 @@ def test_C1_C4_a_killed_worker_is_named_and_takes_nothing_with_it(documents, cha
         return PIPELINES[name](documents, chats).lanes(4)
 
     whole = plain(list(build()))
-    loader = me.Loader(build(), num_workers=2, prefetch_factor=1, persistent_workers=name == "filter")
+    loader = me.Loader(
+        build(), num_workers=2, prefetch_factor=1, persistent_workers=name == "filter", worker_restarts=0
+    )
     got, error = kill_after(loader, 5)
     assert re.search(NAMED, "\n".join([str(error), *error.__notes__]))
     state = through_json(loader.state_dict())
@@ -98,7 +100,14 @@ def test_E1_a_killed_worker_and_the_state_of_one_rank(documents, tmp_path, name)
     def build(ranks, rank, workers):
         dataset = pipelines(name, documents).survey(folder=tmp_path / "surveys").lanes(5).shard(ranks, rank)
         ahead = 1 if workers else None
-        return me.Loader(dataset, num_workers=workers, prefetch_factor=ahead, even=None, collate_fn=ids_of_packs)
+        return me.Loader(
+            dataset,
+            num_workers=workers,
+            prefetch_factor=ahead,
+            even=None,
+            collate_fn=ids_of_packs,
+            worker_restarts=0,
+        )
 
     whole = list(build(1, 0, 0))
     ranks = [build(2, rank, 2) for rank in range(2)]
@@ -121,7 +130,7 @@ def test_E1_a_killed_worker_and_the_state_of_one_rank(documents, tmp_path, name)
 
 def test_a_persistent_worker_that_died_between_two_loops_is_named(tmp_path):
     dataset = me.read(write_files(tmp_path, [20, 33])).shuffle(1)
-    loader = me.Loader(dataset, num_workers=2, persistent_workers=True)
+    loader = me.Loader(dataset, num_workers=2, persistent_workers=True, worker_restarts=0)
     others, whole = set(active_children()), ids(loader)
     worker = next(iter(set(active_children()) - others))
     with suppress(RuntimeError):  # torch raises as soon as it notices
