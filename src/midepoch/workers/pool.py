@@ -145,8 +145,8 @@ class WorkerPool:
         deaths.append(worker.last_reads())
         if len(deaths) > self._restarts or (self._hint and worker.could_not_start):
             death.add_note(
-                f"midepoch: {worker} died{_again_and_again(deaths)}. Nothing is lost: the loader's state is that of the "
-                "last batch received. To continue after it, load that state and iterate again, here or in a new "
+                f"midepoch: {worker} died{_again_and_again(deaths)}. Nothing is lost: the loader's state is that of "
+                "the last batch received. To continue after it, load that state and iterate again, here or in a new "
                 f"process.{deaths[-1]}{self._hint}"
             )
             raise death
@@ -167,8 +167,8 @@ def _again_and_again(deaths: Sequence[str]) -> str:
         return ""
     same = ", each time in the same place" if len(set(deaths)) == 1 and deaths[0] else ""
     return (
-        f" {len(deaths)} times before it sent the next batch{same}. If a row or a function of yours ends it, num_workers=0 "
-        "shows where"
+        f" {len(deaths)} times before it sent the next batch{same}. If a row or a function of yours ends it, "
+        "num_workers=0 shows where"
     )
 
 
