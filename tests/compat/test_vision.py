@@ -1,4 +1,4 @@
-"""A folder of images in a store against a local one. The example is in test_examples.py."""
+"""A folder of images in a store against a local one, and frames of episodes. The example is in test_examples.py."""
 
 from itertools import islice
 

@@ -92,8 +92,9 @@ def frames_of(file: Any, *, times: Sequence[float] | None = None, numbers: Seque
 
     An integer for ``numbers`` is how many evenly spaced frames to take. The same frame may be asked for several times.
     """
-    if times is not None and not all(math.isfinite(time) for time in times):
-        raise DataFormatError(f"The times of frames are not all numbers: {[*times]}. Correct the column.")
+    times = None if times is None else [float(time) for time in times]
+    if times is not None and not all(map(math.isfinite, times)):
+        raise DataFormatError(f"The times of frames are not all numbers: {times}. Correct the column.")
     decoder = _torchcodec_decoder(file, _length(times, numbers))
     if decoder is None:
         with needs("av", "video", "Decoding videos"):
@@ -111,7 +112,7 @@ def frames_of(file: Any, *, times: Sequence[float] | None = None, numbers: Seque
     begin, end = meta.begin_stream_seconds, meta.end_stream_seconds
     for time in times:
         _check_time(time, begin, end)
-    shown = [min(max(begin, time + ROUNDING), math.nextafter(end, begin)) for time in map(float, times)]
+    shown = [min(max(begin, time + ROUNDING), math.nextafter(end, begin)) for time in times]
     return decoder.get_frames_played_at(shown).data.numpy() if shown else _none(meta)
 
 
