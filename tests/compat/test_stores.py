@@ -19,6 +19,8 @@ import s3
 from midepoch.storage.objects import LEAST_BYTES
 from midepoch.storage.retry import RetryPolicy
 from objects import find, numbered
+from shards import numbered_mds
+from tars import numbered_tar
 from worlds import FORMATS, TEXTS, ids, write_files
 
 NOISE = 20_000
@@ -298,3 +300,15 @@ def test_a_store_that_does_not_answer_is_named_by_its_address(s3_port, proxy, mo
             assert "Check the endpoint and the network" in message
             assert "resume" not in message, "nothing was running yet"
             assert "a-secret-key" not in message
+
+
+def test_tar_and_mds_read_like_local_files(tmp_path, s3_port, proxy):
+    for number in range(3):
+        numbered_tar(tmp_path / "tar" / f"{number}.tar", 400 * number, 400 * number + 400, 4000)
+    numbered_mds(tmp_path / "mds", 300, 120)
+    tar, mds = (s3.put_folder(s3_port, f"shards-{name}", tmp_path / name) for name in ("tar", "mds"))
+    for local, url in ((f"{tmp_path}/tar", f"{tar}/{{0..2}}.tar"), (f"{tmp_path}/mds", mds)):
+        near, far = me.read(local), me.read(url, storage_options=proxy.options)
+        assert list(far) == list(near)
+        assert list(far.shuffle(3)) == list(near.shuffle(3))
+        me.testing.assert_resumes(far.shuffle(3).lanes(2).batch(40), every=7)

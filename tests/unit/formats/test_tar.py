@@ -221,15 +221,38 @@ def test_names_that_are_not_utf_8_and_sparse_files(tmp_path):
     refused(tmp_path / "c.tar", "gives all members one name")
 
 
+def with_size(header, size):
+    """A header with this field for its size, and its checksum."""
+    header = header[:124] + size + header[136:]
+    return header[:148] + b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:])) + header[156:]
+
+
+def test_a_size_that_does_not_fit_the_header_stands_before_it(tmp_path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as file:
+        member = tarfile.TarInfo("a.jpg")
+        member.size, member.pax_headers = 700, {"size": "700"}
+        file.addfile(member, io.BytesIO(b"x" * 700))
+        file.addfile(tarfile.TarInfo("b.jpg"))
+    content = path.read_bytes()
+    path.write_bytes(content[:1024] + with_size(content[1024:1536], bytes(12)) + content[1536:])
+    assert (
+        without_nulls(me.read(path))
+        == samples_of(path)
+        == [
+            {"__key__": "a", "jpg": b"x" * 700},
+            {"__key__": "b", "jpg": b""},
+        ]
+    )
+
+
 def test_sizes_in_headers_are_not_believed(tmp_path):
     path = write_tar(tmp_path / "a.tar", [("a.jpg", bytes(5000)), ("b.jpg", b"")], tarfile.GNU_FORMAT)
     refused(path, r"the sample 'a' has 5,632 bytes, more than max_record_bytes \(4,096\)", max_record_bytes="4KiB")
     assert len(me.read(path, max_record_bytes="8KiB")) == 2
     for size in (b"77777777777\0", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"not a size\0\0"):
-        header = bytearray(path.read_bytes())
-        header[124:136] = size
-        header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:512]))
-        (tmp_path / "b.tar").write_bytes(header)
+        content = path.read_bytes()
+        (tmp_path / "b.tar").write_bytes(with_size(content[:512], size) + content[512:])
         refused(tmp_path / "b.tar", "truncated|no header")
 
 
@@ -301,6 +324,18 @@ def test_the_index_of_energon_makes_no_difference(tmp_path, monkeypatch, caplog)
         assert ("is not used, because it is of another file" in caplog.text) == (
             index == wrong or index[:1] == [1 << 60]
         )
+
+
+def test_an_index_of_energon_that_points_into_a_sample_is_not_used(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tar, "LARGE", 1)
+    inner = numbered_tar(tmp_path / "inner.tar", 0, 3).read_bytes().rstrip(b"\0")
+    inner += bytes(-len(inner) % 512)  # without the zeros at its end
+    content = write_tar(tmp_path / "a.tar", [("a.tar", inner), ("b.tar", b"")], tarfile.GNU_FORMAT).read_bytes()
+    file, _ = stored(content)
+    beside, _ = stored(np.array([512], "<u8").tobytes())  # where the inner file begins with a header too
+    monkeypatch.setattr(file, "beside", lambda suffix: beside)
+    assert [rows for *_, rows in scan_file(file).blocks] == [2]
+    assert "is not used, because it is of another file" in caplog.text
 
 
 def test_the_command_line_knows_them(tmp_path, capsys):
