@@ -15,6 +15,7 @@ from files import numbers, write
 from midepoch.counting import survey as module
 from midepoch.counting.survey import SurveyPass, Unit, cut_units
 from midepoch.dataset import file_rows, plan_of, with_stage
+from midepoch.index.saved import clean
 from midepoch.stages.skip import SkipErrors, SkipLog
 
 ROWS = 60
@@ -325,9 +326,11 @@ def test_small_data_has_small_units_and_large_data_units_of_64_mb(block, units):
     assert len(cut_units(np.arange(1025), np.full(1024, block))) == units
 
 
-def test_an_old_index_takes_its_surveys_along(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("midepoch.index.saved.SAVED_VERSIONS", 1)
+def test_an_old_index_takes_its_surveys_along(folder, tmp_path):
     for number in range(4):
         write(folder / "3.arrow", [batch_of(range(number + 1))])
         me.read(folder, index_dir=tmp_path / "index").filter(is_even).survey()
-    assert len(list((tmp_path / "index").glob("*.survey"))) == len(list((tmp_path / "index").glob("*.index"))) == 2
+    indexes = sorted((tmp_path / "index").glob("*.index"))
+    clean(tmp_path / "index", most_bytes=0, keep=indexes[2])
+    assert [*(tmp_path / "index").glob("*.index")] == [indexes[2]]
+    assert [path.name.startswith(indexes[2].stem) for path in (tmp_path / "index").glob("*.survey")] == [True]
