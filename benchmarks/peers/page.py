@@ -70,7 +70,7 @@ at most {about["rounds"]} rounds, {about["minutes"]} minutes. {about["note"]}
 
 Figures are medians of the rounds, with the lowest and the highest in brackets. In each round every contender runs once.
 "(per core)" is what one second of processor time gives, the process and its workers together: a busy machine hardly
-changes it. All figures are in [figures.json]({FIGURES}). `docs/comparison.md` says how they were taken.
+changes it. All figures are in [figures.json]({FIGURES}). `docs/alternatives.md` says how they were taken.
 
 {versions}
 """

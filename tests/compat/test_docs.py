@@ -9,12 +9,15 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+import midepoch
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "midepoch"
@@ -95,6 +98,11 @@ def run_as_script(script, site, monkeypatch):
     )
     assert ended.returncode == 0, ended.stderr
     assert "The work is done in one process only" not in ended.stderr
+
+
+def test_the_page_for_assistants_names_what_exists():
+    for name in re.findall(r"\bme\.([\w.]*\w)", (ROOT / "docs" / "llms.txt").read_text()):
+        attrgetter(name)(midepoch)
 
 
 def test_links_lead_somewhere():
