@@ -88,16 +88,17 @@ def in_step(loader: Loader) -> Iterator[Any]:
         loader.position.waits_for_ranks = False
 
 
-def all_epochs(loader: Loader) -> Iterator[Any]:
-    """The batches of epoch after epoch, without an end, as many on every rank: for trainers that count steps.
+def all_epochs(loader: Loader, epochs: int | None = None) -> Iterator[Any]:
+    """The batches of epoch after epoch, as many on every rank: for trainers that count steps.
 
         for step, batch in zip(range(10_000), midepoch.distributed.all_epochs(loader)):
             pass
 
-    ``loader`` is the Loader of this rank. The batches end only if an epoch has none at all.
+    ``loader`` is the Loader of this rank. The batches end before epoch ``epochs``, the first being 0; without it, only
+    if an epoch has none at all.
     """
     passes_without_batches = 0
-    while passes_without_batches < 2:  # the first may be the end of an epoch
+    while passes_without_batches < 2 and (epochs is None or loader.epoch < epochs):  # one may be the end of an epoch
         passes_without_batches += 1
         for batch in one_epoch(loader):
             passes_without_batches = 0
