@@ -16,6 +16,8 @@ def same(one, other):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, float | np.floating):
         return one == other or (math.isnan(one) and math.isnan(other))
+    if isinstance(one, np.datetime64 | np.timedelta64):
+        return one.dtype == other.dtype and (one == other or (np.isnat(one) and np.isnat(other)))
     torch = sys.modules.get("torch")  # which test-pythons does without
     if torch is not None and isinstance(one, torch.Tensor):
         are_equal = (
