@@ -72,8 +72,15 @@ def numbers_in(table):
 stages = st.lists(
     st.sampled_from(["map", "batched", "filter", "batched filter", "filter2", "columns", "python"]), max_size=4
 )
-packs = st.sampled_from([None, "best_fit", "first_fit", "balanced", "concat"])
+packs = st.sampled_from([None, "best_fit", "first_fit", "balanced", "concat", "tokens"])
 orders = st.sampled_from(["none", "row", "block", "file"])
+
+
+def packed(dataset, strategy, length, window, overlong, eos):
+    if strategy == "tokens":
+        return dataset.batch_by_tokens(length, window=window, overlong=overlong, pad=9, max_rows=window)
+    options = {} if strategy == "concat" else {"window": window}
+    return dataset.pack(length, strategy=strategy, overlong=overlong, eos=eos, **options)
 
 
 @st.composite
@@ -109,8 +116,7 @@ def pipelines(draw, *, batched=True):
             else:
                 dataset = dataset.with_format("python")
         if pack is not None:
-            options = {} if pack == "concat" else {"window": window}
-            dataset = dataset.pack(length, strategy=pack, overlong=overlong, eos=eos, **options)
+            dataset = packed(dataset, pack, length, window, overlong, eos)
         if batch is not None:
             dataset = dataset.batch(batch, drop_last_batch=drop_last)
         return surveyed(dataset)
@@ -131,8 +137,7 @@ def mixtures(draw):
             return dataset
         if between:
             dataset = dataset.map(same_columns, batched=True, batch_size=4, one_to_one=True)
-        options = {} if pack == "concat" else {"window": window}
-        return dataset.pack(length, strategy=pack, overlong=overlong, eos=eos, **options).survey()
+        return packed(dataset, pack, length, window, overlong, eos).survey()
 
     return build
 

@@ -636,7 +636,7 @@ class LoaderOptions:
     def plan(self, dataset: Plan) -> Plan:
         """The plan of a Loader over a dataset with this plan."""
         even = self._even(dataset)
-        pipeline, batching = dataset.pipeline, self._batching()
+        pipeline, batching = dataset.pipeline, self._batching(dataset.pipeline)
         if self.collate is None:
             pipeline = with_tensors(pipeline.with_stages(*batching))
         else:  # it gets the items as they are delivered
@@ -697,11 +697,14 @@ class LoaderOptions:
         if not _is_packed(dataset.pipeline):
             raise ValueError(
                 "balance='cost' needs the lengths of documents, which are known only of a dataset that is packed: use "
-                "dataset.pack(...), before or after mixing."
+                "dataset.pack(...) or dataset.batch_by_tokens(...), before or after mixing."
             )
         return self.batches_per_step
 
-    def _batching(self) -> tuple[Stage, ...]:
+    def _batching(self, pipeline: Pipeline) -> tuple[Stage, ...]:
+        one_by_one = self.batches_per_step is not None and self.batch_size == 1 and self.collate is None
+        if one_by_one and pipeline.item_spec[1]:  # items are batches, and each of them is a micro-batch
+            return ()
         if self.batch_size is not None:
             return (Batch(size=self.batch_size, drop_last=self.drop_last, collate=self.collate),)
         return () if self.collate is None else (Collate(function=self.collate),)
@@ -820,8 +823,8 @@ def _watch_columns(in_bulk: Iterator[Iterable[Any]]) -> Iterator[Iterable[Any]]:
                 log_once(
                     f"The column {name!r} is a tensor in some batches and a list in others, because its lists have "
                     "different lengths in some batches only, or a value is null there. For one kind in every batch, "
-                    "pad in a collate_fn, or make rows of one length with dataset.pack or map, or get Python lists "
-                    "with dataset.with_format('python')."
+                    "pad them with dataset.batch_by_tokens or in a collate_fn, or make rows of one length with "
+                    "dataset.pack or map, or get Python lists with dataset.with_format('python')."
                 )
         return batch
 

@@ -1,8 +1,9 @@
 """``inspect``, ``diff``, ``trace`` and ``find``: what a checkpoint holds, and which rows come when."""
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from itertools import count as count_from
 from typing import Any
 
@@ -25,6 +26,7 @@ from midepoch.delivery import trace as traces
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.session import Session
 from midepoch.errors import CheckpointMismatchError
+from midepoch.stages.pack.padded import PaddedSpec
 
 
 def inspect(arguments: Namespace) -> Answer:
@@ -62,12 +64,19 @@ def _counted(session: Session, facts: Mapping[str, Any]) -> dict[str, Any]:
     total = sum(lanes.units(lane, begin).total() for lane in range(len(session.positions)))
     left = sum(lanes.units(lane, position.cursor).total() for lane, position in enumerate(session.positions))
     ahead = sum(len(position.delivered_ahead) for position in session.positions) * session.start.item_rows
-    unit = "pack" if _has_pack(facts["pipeline"]) else "row"
+    ops = set(_ops(facts["pipeline"]))
+    unit = "pack" if "pack" in ops else "batch" if PaddedSpec.op in ops else "row"
     return {"unit": unit, "done": min(total, total - left + ahead), "total": total}
 
 
-def _has_pack(steps: Sequence[Mapping[str, Any]]) -> bool:
-    return any(step["op"] == "pack" or any(map(_has_pack, step.get("parts", ()))) for step in steps)
+def _units(unit: str, number: int) -> str:
+    return count(unit, number, "batches" if unit == "batch" else None)
+
+
+def _ops(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for step in steps:
+        yield step["op"]
+        yield from chain.from_iterable(map(_ops, step.get("parts", ())))
 
 
 def _next_rows(session: Session, number: int) -> list[dict[str, Any]]:
@@ -112,7 +121,7 @@ def _done_in_words(facts: Mapping[str, Any]) -> str:
     if "done" not in facts:
         return f"{count('item', facts['items'])} of {count('row', facts['item_rows'])}; --data says of how many"
     share = f" ({100 * facts['done'] / facts['total']:.3g} %)" if facts["total"] else ""
-    return f"{facts['done']:,} of {count(facts['unit'], facts['total'])}{share}"
+    return f"{facts['done']:,} of {_units(facts['unit'], facts['total'])}{share}"
 
 
 def _session_in_words(record: Mapping[str, Any]) -> str:
@@ -133,7 +142,7 @@ def diff(arguments: Namespace) -> Answer:
         line = "how much lies between is unknown: --data counts rows, and a state of one rank is not enough"
     else:
         order = "were delivered between them" if between >= 0 else "lie between them: the second is the earlier one"
-        line = f"{count(unit, abs(between))} {order}"
+        line = f"{_units(unit, abs(between))} {order}"
     value = {"same_run": True, "unit": unit, "between": between, "first": first, "second": second}
     return Answer(value=value, lines=[*_in_words(first)[:2], *_in_words(second)[:2], line])
 

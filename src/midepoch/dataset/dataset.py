@@ -73,7 +73,9 @@ from midepoch.stages.batch import Batch
 from midepoch.stages.columns import AddColumn, CastColumns, Convert, RenameColumns, Select
 from midepoch.stages.flow import WHOLE_LANE
 from midepoch.stages.functions import Filter, Map, MapBatches
-from midepoch.stages.pack.documents import Others, Overlong, PackSpec
+from midepoch.stages.pack.documents import Others, Overlong, OverlongRow, PackSpec
+from midepoch.stages.pack.packs import PackStage
+from midepoch.stages.pack.padded import PaddedSpec, TokenBatches
 from midepoch.stages.pack.stream import PackStream
 from midepoch.stages.pack.windows import PackWindows, Strategy
 from midepoch.stages.stage import Stage
@@ -669,7 +671,6 @@ class Dataset(Base[Item]):
         Packs are counted once the rows are surveyed. For lists in local, uncompressed Arrow files that happens by
         itself, when items are first counted; for others call :meth:`survey`.
         """
-        pipeline = self._plan.pipeline
         spec = PackSpec(
             length=check_integer("length", length, least=None),
             column=column,
@@ -678,20 +679,58 @@ class Dataset(Base[Item]):
             pad=None if pad is None else check_integer("pad", pad, least=None),
             labels=labels,
             others=others,
-            number=len(pipeline.stages) + 1,
+            number=len(self._plan.pipeline.stages) + 1,
         )
-        _, batched = pipeline.item_spec
-        if batched:
-            raise ValueError("pack after batch is not possible: it packs rows, not batches of them. Put pack first.")
-        if pipeline.schema is not None:
-            spec.check_schema(pipeline.schema)
-        packed = with_stage(
-            self,
-            PackStream(spec=spec)
-            if strategy == "concat"
-            else PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window)),
+        if strategy == "concat":
+            return _packed(self, PackStream(spec=spec))
+        return _packed(self, PackWindows(spec=spec, strategy=strategy, window=check_integer("window", window)))
+
+    def batch_by_tokens(
+        self: OfRows,
+        max_tokens: int,
+        *,
+        column: str = "input_ids",
+        window: int = 1024,
+        pad: float | Mapping[str, float] = 0,
+        max_rows: int | None = None,
+        multiple_of: int = 1,
+        overlong: OverlongRow = "error",
+    ) -> OfRows:
+        """Make padded batches of whole rows of about the same length, with at most ``max_tokens`` places.
+
+            rows = midepoch.read("data/*.parquet").shuffle(seed=42).map(tokenize)
+            batches = rows.batch_by_tokens(32_768, pad={"input_ids": 0, "labels": -100})
+
+        A batch has as many rows, of at most ``max_rows``, as fit if each is padded to the longest, rounded up to
+        ``multiple_of``. The rows of a window of ``window`` rows are grouped by the length of ``column``, a list of
+        integers. The batches of a window come in a shuffled order. Rows without tokens are left out. A row that is
+        longer than ``max_tokens`` is an "error"; with ``overlong`` "drop" it is left out, "cut" makes several rows of
+        it, and "alone" puts it into a longer batch of its own.
+
+        A batch is a dict of arrays, or of tensors after ``with_format("torch")``: the padded columns,
+        ``attention_mask``, which is 1 where a row has a token, and ``lengths``. ``pad`` is the value for ``column``, or
+        a dict with the value of each column that is padded along the tokens. ``token_type_ids`` and columns whose names
+        end in "mask" are padded with 0. Other columns are arrays of numbers, or lists.
+
+        Batches are counted like packs: once the rows are surveyed. A Loader takes them as they are, without a batch
+        size; ``micro_batch_size=1`` is one of them.
+        """
+        most, multiple = check_integer("max_tokens", max_tokens), check_integer("multiple_of", multiple_of, least=1)
+        pads = {column: 0} | dict(pad) if isinstance(pad, Mapping) else {column: pad}
+        spec = PaddedSpec(
+            length=most // multiple * multiple,
+            column=column,
+            overlong=overlong,
+            eos=None,
+            pad=None,
+            labels=None,
+            number=len(self._plan.pipeline.stages) + 1,
+            max_tokens=most,
+            max_rows=None if max_rows is None else check_integer("max_rows", max_rows, least=1),
+            multiple_of=multiple,
+            pads=tuple(pads.items()),
         )
-        return with_plan(packed, replace(packed._plan, pipeline=with_own_lengths(packed._plan.pipeline)))
+        return _packed(self, TokenBatches(spec=spec, window=check_integer("window", window)))
 
     @overload
     def with_format(self: OfRows, type: DictForm | None = None) -> OfRows: ...
@@ -1156,6 +1195,17 @@ def with_stage(dataset: AnyDataset, stage: Stage) -> AnyDataset:
     """Add a last stage to the pipeline."""
     plan = dataset._plan
     return with_plan(dataset, replace(plan, pipeline=plan.pipeline.with_stages(stage)))
+
+
+def _packed(dataset: AnyDataset, stage: PackStage) -> AnyDataset:
+    """The dataset with a stage that packs its rows, and with the lengths of these, if files have them."""
+    pipeline, name = plan_of(dataset).pipeline, stage.name
+    if pipeline.item_spec[1]:
+        raise ValueError(f"{name} after batch is not possible: it packs rows, not batches of them. Put {name} first.")
+    if pipeline.schema is not None:
+        stage.spec.check_schema(pipeline.schema)
+    packed = with_stage(dataset, stage)
+    return with_plan(packed, replace(plan_of(packed), pipeline=with_own_lengths(plan_of(packed).pipeline)))
 
 
 def file_rows(dataset: Dataset[Any], purpose: str) -> FileRows:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.source import OpenSource, ReadCounts, sum_counts
-from midepoch.stages.pack.stream import PackStream
-from midepoch.stages.pack.windows import PackWindows
 
 if TYPE_CHECKING:
     from midepoch.delivery.passes import Pass, Progress
@@ -37,9 +35,10 @@ class Tally(NamedTuple):
     cache_hits: float = 0.0
     cache_misses: float = 0.0
     retries: float = 0.0
-    packs: float = 0.0
     tokens: float = 0.0
     """The tokens of packs, without padding."""
+    places: float = 0.0
+    """The same with padding."""
     made: float = 0.0
     """Seconds in which a worker made items, reading included."""
     sent: float = 0.0
@@ -112,8 +111,8 @@ class Reading:
             cache_hits=counts.cache_hits,
             cache_misses=counts.cache_misses,
             retries=counts.retries,
-            packs=self._lanes.packs.packs,
             tokens=self._lanes.packs.tokens,
+            places=self._lanes.packs.places,
         )
 
 
@@ -177,10 +176,9 @@ class Meter:
         }
         if (rows := rows_of_item(pipeline)) is not None:
             figures["rows_per_second"] = figures["batches_per_second"] * rows
-        if tally.packs:
-            lengths = [stage.spec.length for stage in pipeline.stages if isinstance(stage, PackWindows | PackStream)]
+        if tally.places:
             figures["tokens_per_second"] = tally.tokens / seconds if seconds else 0.0
-            figures["pack_fill"] = tally.tokens / (tally.packs * lengths[-1])
+            figures["pack_fill"] = tally.tokens / tally.places
         if self._progress is not None and isinstance(pipeline.source, Mixture):
             figures |= _shares(pipeline.source, self._progress)
         return figures

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -200,7 +201,7 @@ class Convert(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is not None:
             return inputs.batched_as(self.form)
-        convert = convert_batch if inputs.batched else convert_item
+        convert = partial(convert_batch, ragged=inputs.ragged) if inputs.batched else convert_item
         items = (
             (convert(item, self.form) if not self.by_loader or isinstance(item, Mapping) else item, cursor, key)
             for item, cursor, key in inputs.as_single_items()

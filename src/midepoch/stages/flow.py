@@ -84,10 +84,10 @@ AnyRun = TypeVar("AnyRun", RowRun, ItemRun)
 
 @dataclass(slots=True)
 class PackCounts:
-    """How many packs were made, and how many tokens they have, without padding."""
+    """How many tokens the packs that were made have, without padding, and how many have a place there."""
 
-    packs: int = 0
     tokens: int = 0
+    places: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.values.arrow import concat_batches, take
 from midepoch.values.columns import Form, arrow_batches, arrow_columns, row_values
-from midepoch.values.convert import as_column, convert_each, convert_named, convert_values, join_columns
+from midepoch.values.convert import as_column, convert_each, convert_named, convert_value, convert_values, join_columns
 
 Locate = Callable[[int], tuple[str, int]]
 """The name of the file that holds a row, and the row's number in that file."""
@@ -253,11 +253,19 @@ def convert_item(item: Any, form: Form) -> Any:
     return convert_values(item, form)
 
 
-def convert_batch(item: Any, form: Form) -> Any:
-    """One batch from a stage in a form. The values of the batch are columns."""
+def convert_batch(item: Any, form: Form, ragged: Callable[[str], bool] | None = None) -> Any:
+    """One batch from a stage in a form. The values of the batch are columns, of which ``ragged`` lists stay lists."""
     if isinstance(item, pa.RecordBatch):
         return Rows(item, form).columns()
-    return Rows(dict(item)).to(form).columns() if isinstance(item, Mapping) else convert_item(item, form)
+    if not isinstance(item, Mapping):
+        return convert_item(item, form)
+    lists = {name for name, column in item.items() if type(column) is list and ragged is not None and ragged(name)}
+    if not lists or form not in ("numpy", "torch"):
+        return Rows(dict(item)).to(form).columns()
+    return {
+        name: [convert_value(value, form) for value in column] if name in lists else convert_named(name, column, form)
+        for name, column in item.items()
+    }
 
 
 def _convert_columns(columns: Mapping[str, Any], form: Form) -> Any:

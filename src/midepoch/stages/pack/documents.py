@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from midepoch.values.rows import Rows
 Values = npt.NDArray[Any]
 LENGTHS_AT_ONCE = 1024
 Overlong = Literal["cut", "drop", "alone"]
+OverlongRow = Overlong | Literal["error"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 Others = Literal["drop", "join"]
 MADE = ("position_ids", "document_ids", "cu_seqlens")
@@ -33,22 +34,25 @@ class PackSpec:
 
     length: int
     column: str
-    overlong: Overlong
+    overlong: OverlongRow
     eos: int | None
     pad: int | None
     labels: str | None
     others: Others = "drop"
     number: int
     """The stage's number in its pipeline, from 1."""
+    op: ClassVar[str] = "pack"
+    """What users call the stage."""
+    overlongs: ClassVar[tuple[str, ...]] = OVERLONG
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ValueError(f"length is {self.length}; a pack needs room for at least 1 token.")
-        if self.overlong not in OVERLONG:
-            raise ValueError(f"overlong is {self.overlong!r}; it can be {', '.join(map(repr, OVERLONG))}.")
+        if self.overlong not in self.overlongs:
+            raise ValueError(f"overlong is {self.overlong!r}; it can be {', '.join(map(repr, self.overlongs))}.")
         if not isinstance(self.column, str) or self.column in (*MADE, "labels"):
             raise ValueError(
-                f"column is {self.column!r}; name the column of tokens, which is none that pack makes itself."
+                f"column is {self.column!r}; name the column of tokens, which is none that {self.op} makes itself."
             )
         if self.others not in ("drop", "join"):
             raise ValueError(f"others is {self.others!r}; it can be 'drop' or 'join'.")
@@ -59,6 +63,11 @@ class PackSpec:
             )
         if not isinstance(self.labels, str | None):
             raise TypeError(f"labels is {self.labels!r}; name a column, or pass None.")
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that rows must have."""
+        return (self.column,) if self.labels is None else (self.column, self.labels)
 
     @property
     def label_source(self) -> str:
@@ -88,9 +97,8 @@ class PackSpec:
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Raise unless rows of this schema can be packed."""
-        needed = {self.column} if self.labels is None else {self.column, self.labels}
-        for name in sorted(needed - set(schema.names)):
-            raise missing_column(name, schema.names)
+        for name in sorted({*self.needed} - set(schema.names)):
+            raise self.missing_column(name, schema.names)
         for one in schema:
             if self.wants(one.name):
                 self.check_type(one.name, one.type)
@@ -105,33 +113,36 @@ class PackSpec:
 
     def check_dtype(self, name: str, dtype: np.dtype[Any], actual: str | None = None) -> None:
         """Raise unless an array of this dtype can be packed under its column's name."""
-        is_mask = is_token_mask(name) and name not in (self.column, self.label_source)
-        if dtype.kind not in ("biuf" if is_mask else "iu"):
+        if dtype.kind not in ("biuf" if self.takes_floats(name) else "iu"):
             raise self.wrong_type(name, actual or f"values of the type {dtype}")
+
+    def takes_floats(self, name: str) -> bool:
+        """True if the values of a column along the tokens may be floats and booleans."""
+        return is_token_mask(name) and name not in (self.column, self.label_source)
+
+    def missing_column(self, name: str, columns: Sequence[str]) -> SchemaMismatchError:
+        """The error that a column does not exist."""
+        return SchemaMismatchError(
+            f"{self.op}: there is no column {name!r}. There are: {', '.join(columns)}. Tokenise first, with map, and "
+            f"pass the name of the column of tokens: .map(tokenise).{self.op}(2048, column='input_ids')."
+        )
 
     def wrong_type(self, name: str, actual: str) -> SchemaMismatchError:
         """The error that a column cannot be packed."""
         remedy = (
-            "Tokenise first, with map, and name the column of tokens: .map(tokenise).pack(2048, column='input_ids')."
+            "Tokenise first, with map, and name the column of tokens: "
+            f".map(tokenise).{self.op}(2048, column='input_ids')."
             if name == self.column
             else f"Its name says that it is packed along the tokens: make it such lists, or drop or rename {name!r}."
         )
         return SchemaMismatchError(
-            f"pack needs lists of integers in the column {name!r}, but it holds {actual}. {remedy}"
+            f"{self.op} needs lists of integers in the column {name!r}, but it holds {actual}. {remedy}"
         )
 
 
 def is_token_mask(name: str) -> bool:
     """True if a column is a mask of tokens, by its name. Masks of pixels and audio are not."""
     return name.endswith("mask") and not name.startswith(("pixel_", "feature_", "input_features_"))
-
-
-def missing_column(name: str, columns: Sequence[str]) -> SchemaMismatchError:
-    """The error that a column does not exist."""
-    return SchemaMismatchError(
-        f"pack: there is no column {name!r}. There are: {', '.join(columns)}. Tokenise first, with map, and pass the "
-        "name of the column of tokens: .map(tokenise).pack(2048, column='input_ids')."
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +216,7 @@ class DocumentReader:
             yield self._run_of([single, *islice(single_items, size - 1)])
 
     def _run_of(self, single_items: list[SingleItem]) -> RowRun:
-        rows = [_row(item) for item, _, _ in single_items]
+        rows = [_row(item, self.spec.op) for item, _, _ in single_items]
         cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
         keys = np.array([key for _, _, key in single_items], np.int64)
         names: list[str] = []
@@ -215,7 +226,7 @@ class DocumentReader:
                 others = self._columns(list(row))
                 names = names or others
                 if others != names:
-                    raise _other_columns(names, others)
+                    raise _other_columns(names, others, self.spec.op)
                 checked += 1
         except ValueError as error:
             raise self._at_row(error, keys, checked) from None
@@ -232,8 +243,8 @@ class DocumentReader:
             for row in np.flatnonzero(lengths[name] != tokens).tolist()[:1]:
                 values, expected = count("value", int(lengths[name][row])), count("token", int(tokens[row]))
                 error = ValueError(
-                    f"pack: {name!r} has {values} and {self.spec.column!r} has {expected} in one row. {name!r} is "
-                    "packed along the tokens: make them equally long."
+                    f"{self.spec.op}: {name!r} has {values} and {self.spec.column!r} has {expected} in one row. "
+                    f"{name!r} is packed along the tokens: make them equally long."
                 )
                 raise self._at_row(error, run.keys, row)
         columns, tokens = _with_ends(columns, tokens, self.spec)
@@ -248,7 +259,7 @@ class DocumentReader:
         runs = inputs.row_runs
         for run in runs if runs is not None else self.runs(inputs, repeat(LENGTHS_AT_ONCE)):
             if self.spec.column not in run.rows.names:
-                raise missing_column(self.spec.column, run.rows.names)
+                raise self.spec.missing_column(self.spec.column, run.rows.names)
             yield run.keys, self._column(self.spec.column, run)[1]
 
     def _columns(self, columns: list[str]) -> list[str]:
@@ -257,11 +268,12 @@ class DocumentReader:
 
     def _token_columns(self, columns: list[str]) -> list[str]:
         """The columns along the tokens, in an order that does not depend on the row's: tokens, labels, then by name."""
-        for name in (self.spec.column, self.spec.labels):
-            if name is not None and name not in columns:
-                raise missing_column(name, columns)
-        first = [name for name in dict.fromkeys((self.spec.column, self.spec.label_source)) if name in columns]
-        return [*first, *sorted(name for name in columns if self.spec.wants(name) and name not in first)]
+        for name in self.spec.needed:
+            if name not in columns:
+                raise self.spec.missing_column(name, columns)
+        wanted = list(filter(self.spec.wants, columns))
+        first = [name for name in dict.fromkeys((self.spec.column, self.spec.label_source)) if name in wanted]
+        return [*first, *sorted(name for name in wanted if name not in first)]
 
     def _column(self, name: str, run: RowRun) -> tuple[Values, I64]:
         """The values of a column of lists, one after the other, and the length of each list."""
@@ -275,7 +287,7 @@ class DocumentReader:
         column = storage(column)
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._at_row(_null(name), keys, row)
+            raise self._at_row(_null(name, self.spec.op), keys, row)
         values = column.flatten()
         if pa.types.is_fixed_size_list(column.type):
             lengths = np.full(len(column), column.type.list_size, np.int64)
@@ -283,7 +295,9 @@ class DocumentReader:
             lengths = column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
         if values.null_count:
             first_null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._at_row(_null(name), keys, int(np.searchsorted(np.cumsum(lengths), first_null, "right")))
+            raise self._at_row(
+                _null(name, self.spec.op), keys, int(np.searchsorted(np.cumsum(lengths), first_null, "right"))
+            )
         return values.to_numpy(zero_copy_only=False), lengths
 
     def _from_values(self, name: str, column: Any, keys: I64) -> tuple[Values, I64]:
@@ -295,7 +309,7 @@ class DocumentReader:
                 array = _array(name, value, self.spec)
                 if len(array):
                     dtype = array.dtype if dtype is None else dtype
-                    _check_same_dtype(name, dtype, array.dtype)
+                    _check_same_dtype(name, dtype, array.dtype, self.spec.op)
                 arrays.append(array)
         except ValueError as error:
             raise self._at_row(error, keys, len(arrays)) from None
@@ -305,31 +319,31 @@ class DocumentReader:
     def _at_row(self, error: ValueError, keys: I64, row: int) -> ValueError:
         """The error with a note that names the row."""
         if where := self.context.name_row(self.spec.number, int(keys[row]), single=True):
-            error.add_note(f"midepoch: in pack{where}")
+            error.add_note(f"midepoch: in {self.spec.op}{where}")
         return error
 
 
-def _row(item: Any) -> Mapping[str, Any]:
+def _row(item: Any, op: str) -> Mapping[str, Any]:
     if isinstance(item, pa.RecordBatch) and item.num_rows == 1:
         columns = zip(item.schema.names, item.columns, strict=True)
         return {name: column[0].values if is_list(column.type) else column[0].as_py() for name, column in columns}
     if isinstance(item, Mapping):
         return item
-    raise TypeError(f"pack needs rows, dicts of columns, but got a {type(item).__name__}. Let the map return a dict.")
+    raise TypeError(f"{op} needs rows, dicts of columns, but got a {type(item).__name__}. Let the map return a dict.")
 
 
-def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any]) -> None:
+def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any], op: str = "pack") -> None:
     """Raise if two rows that may share a pack have different dtypes."""
     if one != other:
         raise ValueError(
-            f"pack: the column {name!r} holds {one} in one row and {other} in another. Let the function before it "
+            f"{op}: the column {name!r} holds {one} in one row and {other} in another. Let the function before it "
             "return one type for every row: lists, or arrays of one dtype."
         )
 
 
 def _array(name: str, value: Any, spec: PackSpec) -> Values:
     if value is None:
-        raise _null(name)
+        raise _null(name, spec.op)
     if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
         raise spec.wrong_type(name, f"a {type(value).__name__}")
     try:
@@ -357,7 +371,8 @@ def _with_ends(columns: dict[str, Values], lengths: I64, spec: PackSpec) -> tupl
         for what, token in (("eos", spec.eos), ("pad", spec.pad if name == spec.column else None)):
             if token is not None and not (np.iinfo(column.dtype).min <= token <= np.iinfo(column.dtype).max):
                 raise ValueError(
-                    f"pack: {what}={token} does not fit the type of {name!r}, {column.dtype}. Cast it in a map before."
+                    f"{spec.op}: {what}={token} does not fit the type of {name!r}, {column.dtype}. Cast it in a map "
+                    "before."
                 )
     others = {name: column for name, column in columns.items() if name not in (spec.column, spec.label_source)}
     if spec.eos is None:
@@ -377,12 +392,12 @@ def _signed(labels: Values) -> Values:
     return labels.astype({1: np.int16, 2: np.int32}.get(labels.dtype.itemsize, np.int64))
 
 
-def _other_columns(one: list[str], other: list[str]) -> ValueError:
+def _other_columns(one: list[str], other: list[str], op: str = "pack") -> ValueError:
     return ValueError(
-        f"pack: one row has the columns {one} to pack and another {other}. Let the function before it return the same "
+        f"{op}: one row has the columns {one} for it and another {other}. Let the function before it return the same "
         "columns for every row."
     )
 
 
-def _null(name: str) -> ValueError:
-    return ValueError(f"pack: the column {name!r} holds a null. Leave out such rows with a filter before pack.")
+def _null(name: str, op: str) -> ValueError:
+    return ValueError(f"{op}: the column {name!r} holds a null. Leave out such rows with a filter before {op}.")

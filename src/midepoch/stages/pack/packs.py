@@ -77,13 +77,48 @@ class PackStage(Stage):
     """Packs documents. Nothing that waits in a packer is part of a state."""
 
     spec: PackSpec
-    name = "pack"
     keeps_rows = False
     many_outputs: ClassVar[bool] = True
     needs_survey: ClassVar[bool] = True
+    makes_batches: ClassVar[bool] = False
+    """True if the outputs are batches of rows, not packs."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.op
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        return Flow(single_items=self.read(inputs, cursor, context), form=pack_form(inputs), ragged=self.is_ragged)
+        return self.flow_of(self.read(inputs, cursor, context), inputs)
+
+    def flow_of(self, packs: Iterator[SingleItem], inputs: Flow) -> Flow:
+        """A flow of packs that are made of inputs."""
+        form = pack_form(inputs)
+        return Flow(single_items=packs, form=form, batched=self.makes_batches, ragged=self.is_ragged)
+
+    def make_items(
+        self, documents: Documents, layout: Packs, cursors: I64, keys: I64, form: Form, context: Context
+    ) -> Iterator[SingleItem]:
+        """The packs of a layout of these documents, each with its cursor and key.
+
+        Documents that are left out of an epoch under way keep their places in the layout. A pack may have no others.
+        """
+        if context.left_out:
+            kept = np.array([key not in context.left_out for key in documents.keys.tolist()], np.bool_)
+            layout = layout.keep(kept[layout.documents])
+        packs, keys = self.make_packs(documents, layout, form, context), self.keys(documents.keys, layout, keys)
+        for pack, cursor, key in zip(packs, map(tuple, cursors.tolist()), keys.tolist(), strict=True):
+            if pack is not None:
+                yield pack, cursor, key
+
+    def make_packs(
+        self, documents: Documents, layout: Packs, form: Form, context: Context
+    ) -> Iterator[dict[str, Any] | None]:
+        """The packs of a layout of these documents, one by one; None for one that has no pieces."""
+        return make_packs(documents, layout, self.spec, form, context)
+
+    def keys(self, of_documents: I64, layout: Packs, keys: I64) -> I64:
+        """The keys of the packs of a layout, of which these are made of an input's key and a number."""
+        return keys
 
     @abstractmethod
     def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
@@ -125,7 +160,7 @@ class PlannedPacks(Groups):
         self, inputs: CountedItems, stage: PackStage, size: int, own_numbers: Cursor, context: Context
     ) -> None:
         super().__init__(inputs, size, own_numbers)
-        self.batched, self.members = False, 1
+        self.batched, self.members = stage.makes_batches, stage.spec.length if stage.makes_batches else 1
         self._stage, self._spec, self._context = stage, stage.spec, context
 
     @abstractmethod
@@ -151,8 +186,7 @@ class PlannedPacks(Groups):
             compare_check(check, self._inputs.keys(self._checked_inputs()), self._spec.number, self._context)
         begun: deque[tuple[Planned, I64]] = deque()
         flow = self._inputs.flow(opened, self._documents(wanted, begun))
-        packs = self._read(flow, begun)
-        return Flow(single_items=packs, form=pack_form(flow), ragged=self._stage.is_ragged)
+        return self._stage.flow_of(self._read(flow, begun), flow)
 
     @abstractmethod
     def _checked_inputs(self) -> I64:
@@ -183,8 +217,8 @@ class PlannedPacks(Groups):
                 self._compare_lengths(numbers, documents.lengths)
                 layout = replace(planned.layout, documents=np.searchsorted(numbers, planned.layout.documents))
                 cursors = np.empty((len(layout), 0), np.int64)
-                yield from make_items(
-                    documents, layout, cursors, self._keys_of(planned), self._spec, pack_form(flow), self._context
+                yield from self._stage.make_items(
+                    documents, layout, cursors, self._keys_of(planned), pack_form(flow), self._context
                 )
                 waiting = [joined.slice(needed, len(joined))] if len(joined) > needed else []
 
@@ -193,13 +227,17 @@ class PlannedPacks(Groups):
         surveyed = self._lengths_of(documents)
         for number in np.flatnonzero(lengths != surveyed).tolist()[:1]:
             end = self._spec.eos is not None
-            row = self._inputs.trace(documents[number : number + 1])
             raise SurveyMismatchError(
-                f"pack: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
-                f"{int(surveyed[number]) - end:,}, at row {row.rows[0]:,} of {row.files[0]}. A function before "
-                "pack has changed, or does not always return the same. After a change pass another version to "
-                "survey(version=...)."
+                f"{self._spec.op}: a document has {count('token', int(lengths[number]) - end)}, and the survey says "
+                f"{int(surveyed[number]) - end:,}{self._place(int(documents[number]))}. A function before "
+                f"{self._spec.op} has changed, or does not always return the same. After a change pass another version "
+                "to survey(version=...)."
             )
+
+    def _place(self, document: int) -> str:
+        """Where a document comes from."""
+        row = self._inputs.trace(np.array([document]))
+        return f", at row {row.rows[0]:,} of {row.files[0]}"
 
     def _lengths_of(self, numbers: I64) -> I64:
         """The tokens of these documents, with the one that ends each."""
@@ -209,22 +247,6 @@ class PlannedPacks(Groups):
 def pack_form(inputs: Flow) -> Literal["numpy", "torch"]:
     """Packs hold tensors where the inputs do, else arrays."""
     return "torch" if inputs.form == "torch" else "numpy"
-
-
-def make_items(
-    documents: Documents, layout: Packs, cursors: I64, keys: I64, spec: PackSpec, form: Form, context: Context
-) -> Iterator[SingleItem]:
-    """The packs of a layout of these documents, each with its cursor and key.
-
-    Documents that are left out of an epoch under way keep their places in the layout. A pack may have no others.
-    """
-    if context.left_out:
-        kept = np.array([key not in context.left_out for key in documents.keys.tolist()], np.bool_)
-        layout = layout.keep(kept[layout.documents])
-    packs = make_packs(documents, layout, spec, form, context)
-    for pack, cursor, key in zip(packs, map(tuple, cursors.tolist()), keys.tolist(), strict=True):
-        if pack is not None:
-            yield pack, cursor, key
 
 
 def make_packs(
@@ -245,7 +267,7 @@ def make_packs(
         pack = _make_pack(pieces, cumulative(sizes[first:last]), spec, form)
         for name, values in documents.others.items():
             pack[name] = join_others(name, [values[document] for document in inside[first:last]], form)
-        context.packs.packs += 1
+        context.packs.places += spec.length
         context.packs.tokens += int(sizes[first:last].sum())
         yield pack
 

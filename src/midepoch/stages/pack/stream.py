@@ -28,14 +28,13 @@ from midepoch.stages.flow import (
     keys_inside,
     split_cursor,
 )
-from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec, join_documents
+from midepoch.stages.pack.documents import DocumentReader, Documents, join_documents
 from midepoch.stages.pack.packs import (
     Packs,
     PackStage,
     Planned,
     PlannedPacks,
     cut,
-    make_items,
     pack_form,
 )
 from midepoch.values.columns import Form
@@ -62,13 +61,13 @@ class StreamRun:
         return StreamRun(self.documents.after(first), self.ends[first:], self.cursors[first:])
 
     def packs(
-        self, starts: I64, stops: I64, skips: bool, spec: PackSpec, form: Form, context: Context
+        self, starts: I64, stops: I64, skips: bool, stage: PackStage, form: Form, context: Context
     ) -> Iterator[SingleItem]:
         """The packs with these tokens. If earlier stages may skip, their cursors have a check."""
         layout = cut(self.documents.lengths, self.ends, starts, stops)
         firsts = layout.bounds[:-1]
         keys = keys_inside(self.documents.keys[layout.documents[firsts]], layout.starts[firsts])
-        yield from make_items(self.documents, layout, self._cursors(layout, skips), keys, spec, form, context)
+        yield from stage.make_items(self.documents, layout, self._cursors(layout, skips), keys, form, context)
 
     def _cursors(self, layout: Packs, skips: bool) -> I64:
         """The cursor after each pack: after a document that ends there, else inside the one that does not."""
@@ -109,12 +108,12 @@ class PackStream(PackStage):
             if packs := (int(last.ends[-1]) - start) // self.spec.length:
                 run = _join(waiting)
                 starts = start + self.spec.length * np.arange(packs)
-                yield from run.packs(starts, starts + self.spec.length, inputs.skips, self.spec, form, context)
+                yield from run.packs(starts, starts + self.spec.length, inputs.skips, self, form, context)
                 start += packs * self.spec.length
                 waiting = [run.after(start)] if run.ends[-1] > start else []
         if waiting:
             run = _join(waiting)
-            yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, self.spec, form, context)
+            yield from run.packs(np.array([start]), run.ends[-1:], inputs.skips, self, form, context)
 
     def _runs(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[StreamRun]:
         """The documents that have tokens to pack, from the cursor on."""

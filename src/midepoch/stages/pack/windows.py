@@ -11,6 +11,7 @@ pieces of a window to packs. Packs are ordered by their first piece, and the pie
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,13 +22,12 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Context, Flow, SingleItem, resume_groups, single_groups
-from midepoch.stages.pack.documents import DocumentReader, Overlong
+from midepoch.stages.pack.documents import DocumentReader, OverlongRow
 from midepoch.stages.pack.packs import (
     Packs,
     PackStage,
     Planned,
     PlannedPacks,
-    make_items,
     pack_form,
 )
 
@@ -42,7 +42,7 @@ DOCUMENTS_PLANNED = 1 << 15
 class PackWindows(PackStage):
     """Lay out whole documents, or pieces of long ones, inside windows of ``window`` rows."""
 
-    strategy: Strategy
+    strategy: Strategy = "best_fit"
     window: int
     makes_windows: ClassVar[bool] = True
 
@@ -57,8 +57,8 @@ class PackWindows(PackStage):
     def group_size(self) -> int:
         return self.window
 
-    def lay_out(self, lengths: I64) -> Packs:
-        """Which documents of a window, by their lengths, share a pack."""
+    def lay_out(self, lengths: I64, place: Callable[[int], str]) -> Packs:
+        """Which documents of a window, by their lengths, share a pack. ``place`` says where one comes from."""
         return pack(lengths, length=self.spec.length, strategy=self.strategy, overlong=self.spec.overlong)
 
     def is_ragged(self, name: str) -> bool:
@@ -69,10 +69,13 @@ class PackWindows(PackStage):
         windows = single_groups(reader.windows(inputs, self.window), self.window)
         for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
             documents = reader.read(group.inputs)
-            layout = self.lay_out(documents.lengths)
+            layout = self.lay_out(documents.lengths, partial(self._place, documents.keys, context))
             cursors, keys = group.cursors_and_keys(len(layout))
             left = np.arange(group.delivered, len(layout))
-            yield from make_items(documents, layout.select(left), cursors[left], keys[left], self.spec, form, context)
+            yield from self.make_items(documents, layout.select(left), cursors[left], keys[left], form, context)
+
+    def _place(self, keys: I64, context: Context, row: int) -> str:
+        return context.name_row(self.spec.number, int(keys[row]), single=True)
 
     def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
         return PlannedWindows(inputs, self, cursor[len(inputs.cursor(0)) :], context)
@@ -130,7 +133,8 @@ class PlannedWindows(PlannedPacks):
         if group not in self._layouts:
             while len(self._layouts) >= self._plans_kept:
                 del self._layouts[next(iter(self._layouts))]
-            self._layouts[group] = self._lay_out(self._lengths_of(self._members(group)))
+            lengths, first = self._lengths_of(self._members(group)), group * self._size
+            self._layouts[group] = self._lay_out(lengths, lambda document: self._place(first + document))
         return self._layouts[group]
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
@@ -146,8 +150,8 @@ class PlannedWindows(PlannedPacks):
             layout, counted = self._plan(group), self._ends[group] - self._before(group)
             if len(layout) != counted:
                 raise DataChangedError(
-                    f"pack: a window has {count('pack', len(layout))}, and {self._shared} says {counted:,}. That file "
-                    "is damaged. Delete it: it is made again."
+                    f"{self._spec.op}: a window has {count('pack', len(layout))}, and {self._shared} says {counted:,}. "
+                    "That file is damaged. Delete it: it is made again."
                 )
             layout, first = layout.select(in_group), group * self._size
             yield Planned(replace(layout, documents=first + layout.documents), np.full(len(in_group), first), in_group)
@@ -162,9 +166,9 @@ class PlannedWindows(PlannedPacks):
         return np.unique(np.concatenate(found))
 
 
-def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = "cut") -> Packs:
+def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: OverlongRow = "cut") -> Packs:
     """Lay out documents of these lengths in packs of ``length`` tokens. Empty documents are left out."""
-    documents, starts, sizes = _pieces(lengths, length, overlong)
+    documents, starts, sizes = pieces(lengths, length, overlong)
     if not len(sizes):
         return Packs(documents, starts, starts, np.zeros(1, np.int64))
     assign = ASSIGN[strategy]
@@ -181,7 +185,7 @@ def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: Overlong = 
     return Packs(documents[order], starts[order], (starts + sizes)[order], bounds)
 
 
-def _pieces(lengths: I64, length: int, overlong: Overlong) -> tuple[I64, I64, I64]:
+def pieces(lengths: I64, length: int, overlong: OverlongRow) -> tuple[I64, I64, I64]:
     """The document, the start and the size of each piece."""
     if overlong == "cut":
         counts = -(-lengths // length)
