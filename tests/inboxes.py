@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from midepoch.delivery.metrics import Tally
+from midepoch.workers.interface import Message
 from midepoch.workers.pool import Inbox
-from midepoch.workers.process import Message
 
 
 class ChunkInbox(Inbox):

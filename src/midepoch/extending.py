@@ -1,4 +1,4 @@
-"""The stable names for code that extends midepoch: formats, front doors, orders and stages of your own.
+"""The stable names for code that extends midepoch: formats, front doors, orders, stages and workers of your own.
 
 ``docs/extending.md`` explains them. All other modules below ``midepoch`` may change with any release.
 """
@@ -30,6 +30,7 @@ from midepoch.sources.files import FileRows
 from midepoch.stages.flow import Context, Flow
 from midepoch.stages.stage import Stage
 from midepoch.storage.objects import open_bytes, open_file
+from midepoch.workers.interface import Worker, WorkerDiedError, Workers, WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +53,10 @@ __all__ = [
     "Scan",
     "Stage",
     "TableIndex",
+    "Worker",
+    "WorkerDiedError",
+    "WorkerSettings",
+    "Workers",
     "file_rows",
     "from_source",
     "open_bytes",

@@ -43,6 +43,7 @@ from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.columns import Convert
 from midepoch.stages.stage import Stage
 from midepoch.workers.device import check_device, on_device, pinned_turns, pins, start_copies
+from midepoch.workers.interface import Workers
 from midepoch.workers.pool import WorkerPool
 
 __all__ = ["Loader"]
@@ -77,6 +78,7 @@ class LoaderArguments(TypedDict, total=False):
     worker_init_fn: Callable[[int], None] | None
     timeout: float
     worker_restarts: int
+    workers: Workers | None
     check_ranks: bool
     device: str | torch.device | None
     digest: bool
@@ -119,8 +121,9 @@ class Loader(torch.utils.data.DataLoader[Item]):
     each worker, with its number, before it reads. If a worker sends nothing for ``timeout`` seconds while the loop
     waits for it, that raises; 0 is no limit. A worker that dies is started again at the first batch that the loop has
     not received, ``worker_restarts`` times since it last sent one. Each restart is logged, and no batch differs. Then
-    it raises, as it does at once with 0. ``pin_memory`` puts the tensors of a batch into pinned memory, for loops
-    that copy them to a CUDA device themselves.
+    it raises, as it does at once with 0. ``workers`` says who they are, if they are no processes of this machine:
+    ``midepoch.integrations.ray.RayWorkers()``, or what you wrote yourself. ``pin_memory`` puts the tensors of a batch
+    into pinned memory, for loops that copy them to a CUDA device themselves.
 
     Workers, ranks, batch size, prefetching and start method may all change when a run is resumed. Workers that read
     an object store are started by forkserver, unless ``multiprocessing_context`` is set. A worker is ahead of the loop
@@ -211,6 +214,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         worker_init_fn: Callable[[int], None] | None = None,
         timeout: float = 0,
         worker_restarts: int = 3,
+        workers: Workers | None = None,
         check_ranks: bool = True,
         device: str | torch.device | None = None,
         digest: bool = False,
@@ -235,7 +239,9 @@ class Loader(torch.utils.data.DataLoader[Item]):
             digest=digest,
         )
         plan = options.plan(plan_of(dataset))
-        if num_workers and multiprocessing_context is None and not plan.pipeline.source.survives_fork:
+        _check_workers(workers, num_workers, multiprocessing_context)
+        self._workers = workers
+        if num_workers and (workers or multiprocessing_context) is None and not plan.pipeline.source.survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
             dataset,
@@ -300,6 +306,11 @@ class Loader(torch.utils.data.DataLoader[Item]):
             if not self.persistent_workers and self._idle_pool is not None:
                 pool, self._idle_pool = self._idle_pool, None
                 pool.close()
+
+    def check_worker_number_rationality(self) -> None:
+        """Let torch compare the number of workers with the cores of this machine, if they are here."""
+        if self._workers is None:
+            super().check_worker_number_rationality()
 
     def close(self) -> None:
         """Stop the workers. Iterators that use them are out of date; a new one starts new workers.
@@ -371,7 +382,9 @@ class Loader(torch.utils.data.DataLoader[Item]):
         pool = self._idle_pool if self._idle_pool is not None and self._idle_pool.is_of_this_process else None
         self._idle_pool = None  # so that another pass meanwhile starts workers of its own
         if pool is None:
-            pool = WorkerPool(self, self._plan, ahead=self._ahead, restarts=self._worker_restarts)
+            pool = WorkerPool(
+                self, self._plan, ahead=self._ahead, restarts=self._worker_restarts, workers=self._workers
+            )
         self._pools.add(pool)
         stays = False
         try:
@@ -754,6 +767,20 @@ def micro_batches(
 def sentence(reason: str | None) -> str | None:
     """A reason, written as a sentence."""
     return None if reason is None else f"{reason[0].upper()}{reason[1:]}."
+
+
+def _check_workers(workers: object, num_workers: int, context: object) -> None:
+    if workers is None:
+        return
+    if not hasattr(workers, "starter"):
+        raise TypeError(
+            f"workers is {workers!r}, which cannot start workers. Pass num_workers=n for processes of this machine, or "
+            "workers=midepoch.integrations.ray.RayWorkers() for actors of Ray."
+        )
+    if not num_workers:
+        raise ValueError("workers says who the workers are, and num_workers how many: pass num_workers=n too.")
+    if context is not None:
+        raise ValueError("multiprocessing_context says how processes are started: leave it out, or leave out workers.")
 
 
 def _check_dataset(dataset: object, shuffle: bool | None) -> None:

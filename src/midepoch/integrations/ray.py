@@ -1,4 +1,4 @@
-"""Ray: an executor whose calls are tasks of a cluster, and Loaders for Ray Train.
+"""Ray: an executor whose calls are tasks of a cluster, workers of Loaders that are actors, and Loaders for Ray Train.
 
 loader = prepare_loader(midepoch.Loader(dataset.shard(), batch_size=8))
 for batch in loader:
@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,11 +23,23 @@ with needs("ray", "ray", "midepoch.integrations.ray"):
 
 if TYPE_CHECKING:
     from midepoch.loader import Loader
+    from midepoch.workers.interface import Worker, WorkerSettings
 
 FILE = "midepoch_loader.json"
 UNREPORTED = "Report checkpoints with loader.report(metrics, folder) in place of ray.train.report."
 MOST_CALLS = 1024
 """So many calls are tasks of the cluster at a time; others wait."""
+OWN_OPTIONS = {
+    "concurrency_groups",
+    "get_if_exists",
+    "lifetime",
+    "max_concurrency",
+    "max_restarts",
+    "max_task_retries",
+    "name",
+    "namespace",
+}
+"""Options of actors that would leave one behind, or start it a second time."""
 R = TypeVar("R")
 
 
@@ -100,6 +113,81 @@ def _result(task: Any, *call: Any) -> Any:
         if not isinstance(error.cause, Exception):
             raise
         raise error.cause from error
+
+
+class RayWorkers:
+    """Workers of a Loader that are actors of a Ray cluster, on any of its nodes.
+
+        ray.init()
+        loader = midepoch.Loader(dataset, batch_size=32, num_workers=16, workers=RayWorkers(num_cpus=1))
+
+    Order, batches and states are those of processes, and a state of one loads into the other. An actor that dies, alone
+    or with its node, is started again, ``worker_restarts`` times of the Loader. No actor outlives its Loader or
+    the process of the loop. The process must be connected to the cluster before the loop, by ``ray.init``; that of a
+    Ray Train worker is.
+
+    ``num_cpus`` and ``actor_options`` are those of ``ray.remote``, for each worker: resources, num_gpus, memory,
+    runtime_env, scheduling_strategy … If all nodes together have no room for the workers, the loop raises at once; if a
+    worker has not started after ``start_timeout`` seconds, because others use the resources, it raises then.
+    """
+
+    def __init__(self, *, num_cpus: float = 1, start_timeout: float = 60, **actor_options: Any) -> None:
+        if own := sorted({*actor_options} & OWN_OPTIONS):
+            raise ValueError(
+                f"RayWorkers sets {', '.join(own)} itself: its actors end with the Loader, and the Loader starts them "
+                "again. Leave it out."
+            )
+        self._options: dict[str, Any] = {"num_cpus": num_cpus, **actor_options}
+        self._start_timeout = start_timeout
+        ray.remote(**self._options)(_Any)  # which checks the options
+
+    def __repr__(self) -> str:
+        return f"RayWorkers({', '.join(f'{name}={value!r}' for name, value in self._options.items())})"
+
+    def starter(self, settings: "WorkerSettings") -> "Callable[[int], Worker]":
+        """What starts worker number ``n``: the Loader calls this with the ``settings`` of its workers.
+
+        The dataset and its functions travel once, for all of them.
+        """
+        from midepoch.integrations.ray_worker import RayWorker
+        from midepoch.workers.process import check_functions
+
+        if not ray.is_initialized():
+            raise RuntimeError(
+                "RayWorkers needs a connection to a Ray cluster. Call ray.init(address=...) before the loop; without "
+                "an address it starts a cluster on this machine."
+            )
+        self._check_room(settings.workers)
+        check_functions(
+            settings.plan,
+            ray.cloudpickle.dumps,
+            to="workers of Ray",
+            remedy="Let it open files, locks and connections itself, when it is first called.",
+        )
+        return partial(RayWorker, self._options, self._start_timeout, ray.put(settings), settings)
+
+    def _check_room(self, workers: int) -> None:
+        """Raise if all nodes together have no room for so many workers, even if nobody else uses them."""
+        asked = {"CPU": self._options["num_cpus"], "GPU": self._options.get("num_gpus")}
+        asked |= {"memory": self._options.get("memory"), **(self._options.get("resources") or {})}
+        wanted = {name: amount for name, amount in asked.items() if amount}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes if wanted)
+        if wanted and room < workers:
+            kinds = "; ".join(_in_words({name: node.get(name, 0) for name in wanted}) for node in nodes)
+            raise ValueError(
+                f"The Ray cluster has room for {room} of {workers} workers. Each wants {_in_words(wanted)}; its nodes "
+                f"have: {kinds}. Use fewer workers, ask for less, or add nodes. Ask an autoscaler for nodes before the "
+                "loop, by ray.autoscaler.sdk.request_resources()."
+            )
+
+
+class _Any:
+    """A class of which Ray makes an actor's."""
+
+
+def _in_words(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def prepare_loader(loader: "Loader") -> "ReportingLoader":

@@ -2,19 +2,15 @@
 
 Workers take a rank's turns in parallel, one turn of each worker after the other. If items are not counted, each comes
 with the cursor after it, and a turn at a lane that has run out is empty, which keeps the workers in step.
-:mod:`midepoch.workers.process` has what a worker runs.
+:mod:`midepoch.workers.interface` says what a worker is, and :mod:`midepoch.workers.process` has what it runs.
 """
 
-import importlib
 import logging
 import os
-import pickle
-import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from functools import partial
 from math import lcm
 from typing import Any
 
@@ -28,62 +24,40 @@ from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.plan import Plan
 from midepoch.delivery.uncounted import ReportedProgress
 from midepoch.errors import StaleIteratorError
-from midepoch.stages.stage import name_of
+from midepoch.workers.interface import Message, Worker, WorkerDiedError, Workers, WorkerSettings
 from midepoch.workers.messages import Chunk
-from midepoch.workers.process import (
-    CHECK_SECONDS,
-    GRACE_SECONDS,
-    Message,
-    Worker,
-    WorkerDiedError,
-    WorkerSettings,
-)
+from midepoch.workers.process import CHECK_SECONDS, GRACE_SECONDS, ProcessWorkers
 
 log = logging.getLogger("midepoch")
 
 EMPTY_TURN = Chunk([EMPTY], [], [0])
-GUARD = (
-    ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
-    "under if __name__ == '__main__'."
-)
 
 
 class WorkerPool:
-    """The processes that read for a loader; persistent workers stay for all epochs."""
+    """The workers that read for a loader; persistent workers stay for all epochs."""
 
-    _hint = ""
-    """What may be wrong if workers that are not forked die."""
-
-    def __init__(self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, restarts: int) -> None:
+    def __init__(
+        self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, restarts: int, workers: Workers | None
+    ) -> None:
         """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~workers.process.Sender`.
 
-        A worker that dies is started again, ``restarts`` times since it last sent a turn.
+        Without ``workers`` they are processes. A worker that dies is started again, ``restarts`` times since it last
+        sent a turn.
         """
-        self._context = context = loader.multiprocessing_context or torch.multiprocessing
-        if context.get_start_method() != "fork":
-            _check_sendable(plan, context.get_start_method())
-            self._hint = GUARD
-        else:
-            importlib.import_module("pyarrow.compute")  # once, and not in each worker before its first batch
         self._process, self._restarts = os.getpid(), restarts
         self._timeout = loader.timeout
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         self._workers: list[Worker] = []
         self._progress: Progress | None = None
         self._stop = weakref.finalize(self, _stop, self._workers, self._process)  # also at exit
-        self._settings = [
-            WorkerSettings(
-                plan=plan,
-                number=number,
-                workers=loader.num_workers,
-                seed=seed,
-                ahead=ahead,
-                init=loader.worker_init_fn,
-            )
-            for number in range(loader.num_workers)
-        ]
-        for settings in self._settings:
-            self._workers.append(Worker(context, settings))
+        settings = WorkerSettings(
+            plan=plan, workers=loader.num_workers, seed=seed, ahead=ahead, init=loader.worker_init_fn
+        )
+        if workers is None:
+            workers = ProcessWorkers(loader.multiprocessing_context or torch.multiprocessing)
+        self._start_worker = workers.starter(settings)
+        for number in range(loader.num_workers):
+            self._workers.append(self._start_worker(number))
 
     @property
     def is_of_this_process(self) -> bool:
@@ -141,25 +115,24 @@ class WorkerPool:
 
         ``deaths`` says what it was reading each of these times.
         """
-        worker = self._workers[number]
-        deaths.append(worker.last_reads())
-        if len(deaths) > self._restarts or (self._hint and worker.could_not_start):
+        deaths.append(death.reads)
+        if len(deaths) > self._restarts or death.remedy:
             death.add_note(
-                f"midepoch: {worker} died{_again_and_again(deaths)}. Nothing is lost: the loader's state is that of "
+                f"midepoch: {death.who} died{_again_and_again(deaths)}. Nothing is lost: the loader's state is that of "
                 "the last batch received. To continue after it, load that state and iterate again, here or in a new "
-                f"process.{deaths[-1]}{self._hint}"
+                f"process.{death.reads}{death.remedy}"
             )
             raise death
         left = self._restarts - len(deaths)
         log.warning(
             "midepoch: %s died. It is started again at the first batch that was not received, and %s left until it "
             "sends one.%s",
-            str(worker),  # now: it is freed below
+            death.who,
             f"{count('restart', left)} {'is' if left == 1 else 'are'}",
-            deaths[-1],
+            death.reads,
         )
-        worker.free(time.monotonic())
-        self._workers[number] = Worker(self._context, self._settings[number])
+        self._workers[number].free(time.monotonic())
+        self._workers[number] = self._start_worker(number)
 
 
 def _again_and_again(deaths: Sequence[str]) -> str:
@@ -312,28 +285,3 @@ def _stop(workers: list[Worker], process: int) -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     for worker in workers:
         worker.free(deadline)
-
-
-def _is_of_no_file(function: Any) -> bool:
-    """True if a function belongs to a notebook or a shell, whose code no other process can import."""
-    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
-        function = function.func if isinstance(function, partial) else function.__wrapped__
-    return getattr(function, "__module__", None) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
-
-
-def _check_sendable(plan: Plan, method: str) -> None:
-    """Raise, naming the function, if a pipeline cannot be sent to a process that is not forked."""
-    for function in plan.pipeline.functions:
-        if _is_of_no_file(function):
-            raise TypeError(
-                f"The function {name_of(function)} was defined in a notebook or a shell, and workers started by "
-                f"{method!r} cannot import it from there. Write it into a module, such as functions.py, and import it, "
-                "or pass num_workers=0. For files on this machine, multiprocessing_context='fork' works too."
-            )
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise TypeError(
-                f"The function {name_of(function)} cannot be sent to workers started by {method!r}: {error}. "
-                "Define it at the top level of a module, or pass multiprocessing_context='fork'."
-            ) from error

@@ -4,20 +4,24 @@ It takes its part of the rank's turns, from each resume point that it is sent.
 """
 
 import gc
+import importlib
 import os
 import pickle
 import random
 import select
 import signal
 import struct
+import sys
 import time
+from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,12 +29,13 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_workers
 
-from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.metrics import Tally
 from midepoch.delivery.passes import Turns
 from midepoch.delivery.plan import Plan, progress_from
 from midepoch.delivery.reader import take_turns
 from midepoch.sources.blocks import CURRENT_READS, written
+from midepoch.stages.stage import name_of
+from midepoch.workers.interface import Message, ResumePoint, WorkerDiedError, WorkerSettings
 from midepoch.workers.messages import MESSAGE_BYTES, Chunk, Frame, frames_of, read_message
 from midepoch.workers.ring import Places, SharedMemory
 
@@ -38,10 +43,6 @@ GRACE_SECONDS = 5
 """How long workers may take to finish the item that they make, before they are stopped."""
 UNTOLD = 1 / 4
 """The part of what a worker may be ahead that can be received before the worker is told of it."""
-
-ResumePoint = tuple[State, ReaderProgress, int, int, int]
-"""Where a session of all ranks started, what this rank has delivered of it, the number of ranks, the rank, and how many
-of the rank's turns come before the worker's first one."""
 
 START, RECEIVED, STOP = b"s", b"r", b"x"
 """What the main process sends: a resume point, or None to do nothing more; which messages it received; the end."""
@@ -63,70 +64,60 @@ PAUSE = 0.002
 large as they may be, because each takes time to receive."""
 CHECK_SECONDS = 5
 """How often a worker that waits looks whether the main process is still there."""
+GUARD = (
+    ' If its output says "bootstrapping phase", the script starts workers while it is imported: put what it does '
+    "under if __name__ == '__main__'."
+)
+"""What may be wrong if workers that are not forked could not start."""
 MOST_LETTERS = 50_000
 """The longest text of an error that is sent. The connection has room for it, so that the worker does not wait."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """What a worker gets when it is started."""
+class MessageWorker(ABC):
+    """A worker that runs :func:`run_worker` somewhere: what it sends, and what it is told."""
 
-    plan: Plan
-    number: int
-    workers: int
-    seed: int
-    """The first number of the seeds of all workers."""
-    ahead: int | None
-    """How many items the worker may be ahead; None bounds the bytes instead."""
-    init: Callable[[int], None] | None
-
-
-class Message(NamedTuple):
-    """What a worker sent."""
-
-    chunks: Sequence[Chunk] = ()
-    error: Exception | None = None
-    """What comes in place of the turn after these."""
-    tally: Tally = Tally()
-    """What it has done since the last message."""
-    is_last: bool = False
-    """True if it has no more turns."""
-
-
-class WorkerDiedError(RuntimeError):
-    """A worker has ended, and nobody asked it to."""
-
-
-class Worker:
-    """A worker that is a process of this machine: the connection to it, and the memory through which it sends items."""
-
-    def __init__(self, context: Any, settings: WorkerSettings) -> None:
-        self.memory, self._ahead = SharedMemory(), settings.ahead
+    def __init__(self, settings: WorkerSettings, number: int) -> None:
+        self._ahead, self.name = settings.ahead, f"worker {number} of {settings.workers}"
         self._received = array("q")  # where messages began that the worker may overwrite, and does not know it yet
         self._received_bytes = 0
-        self._connection, of_worker = context.Pipe()
-        self._name = f"worker {settings.number} of {settings.workers}"
-        self._process = context.Process(target=run_worker, args=(settings, of_worker, self.memory), daemon=True)
-        self._process.start()
-        of_worker.close()  # so that the connection ends with the process
-        self._poll = select.poll()  # the connection's own way takes ten times as long
-        self._poll.register(self._connection, select.POLLIN)
-        self._is_gone = self._has_sent = False
         self._round = 0
         """How often it was started: what it sent before is of a loop that was left."""
+
+    @abstractmethod
+    def _send(self, content: bytes) -> None:
+        """Tell the worker something. Raises an OSError if it is known to have ended."""
+
+    @abstractmethod
+    def _read(self, seconds: float) -> bytes | None:
+        """What the worker has sent; None if nothing comes in that time. Raises if nothing can come any more.
+
+        Before a wait the worker is told of all that was received, because it may wait for that.
+        """
+
+    @abstractmethod
+    def _view(self, start: int, size: int) -> memoryview:
+        """The items of the message that was read last, which are at that place of the worker's memory."""
+
+    @abstractmethod
+    def _death(self) -> WorkerDiedError:
+        """The error of a worker that has died."""
+
+    @abstractmethod
+    def free(self, deadline: float) -> None:
+        """Wait for its end until a time, end it otherwise, and leave nothing of it."""
 
     def start(self, resume_point: ResumePoint) -> None:
         """Let the worker start from a resume point, whatever it does now."""
         self._round += 1
         try:
-            self._connection.send_bytes(START + pickle.dumps((self._round, resume_point)))
+            self._send(START + pickle.dumps((self._round, resume_point)))
         except OSError as error:
             raise self._death() from error
 
     def interrupt(self) -> None:
         """Let the worker do nothing more until it is started again."""
         with suppress(OSError):
-            self._connection.send_bytes(START + pickle.dumps((self._round, None)))
+            self._send(START + pickle.dumps((self._round, None)))
 
     def receive(self, seconds: float) -> Message | None:
         """The next message since the start; None if none comes in that time. Raises if none can come any more."""
@@ -137,7 +128,7 @@ class Worker:
             if kind == ITEMS:
                 start, size = PLACE.unpack(body[: PLACE.size])
                 if is_of_round:
-                    message = _message_in(self.memory.view(start, start + size), Tally.read_back(body[PLACE.size :]))
+                    message = _message_in(self._view(start, size), Tally.read_back(body[PLACE.size :]))
                 self._note_received(start, size)
             elif is_of_round:
                 message = Message(is_last=True) if kind == END else _error_in(body)
@@ -145,13 +136,54 @@ class Worker:
                 return message
         return None
 
-    def _read(self, seconds: float) -> bytes | None:
-        """What the worker has sent; None if nothing comes in that time. Raises if nothing can come any more.
+    def _note_received(self, start: int, size: int) -> None:
+        """Note that a message was copied. The worker is told, of many at once.
 
-        Before a wait the worker is told of all that was received, because it may wait for that.
+        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
         """
+        self._received.append(start)
+        self._received_bytes += size
+        is_much = self._received_bytes >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
+        if is_much or self._ahead is not None:
+            self.tell_received()
+
+    def tell_received(self) -> None:
+        """Tell the worker of all messages that were received."""
+        if self._received:
+            with suppress(OSError):  # a worker that died has sent everything that is in its memory
+                self._send(RECEIVED + self._received.tobytes())
+            self._received, self._received_bytes = array("q"), 0
+
+    def stop(self) -> None:
+        """Let the worker end after the item that it makes."""
+        with suppress(OSError):
+            self._send(STOP)
+
+
+class ProcessWorker(MessageWorker):
+    """A worker that is a process of this machine: the connection to it, and the memory through which it sends items."""
+
+    def __init__(self, context: Any, settings: WorkerSettings, number: int) -> None:
+        super().__init__(settings, number)
+        self.memory = SharedMemory()
+        self._connection, of_worker = context.Pipe()
+        self._process = context.Process(target=run_worker, args=(settings, number, of_worker, self.memory), daemon=True)
+        self._process.start()
+        of_worker.close()  # so that the connection ends with the process
+        self._poll = select.poll()  # the connection's own way takes ten times as long
+        self._poll.register(self._connection, select.POLLIN)
+        self._is_gone = self._has_sent = False
+        self._is_forked = context.get_start_method() == "fork"
+
+    def _send(self, content: bytes) -> None:
+        self._connection.send_bytes(content)
+
+    def _view(self, start: int, size: int) -> memoryview:
+        return self.memory.view(start, start + size)
+
+    def _read(self, seconds: float) -> bytes | None:
         if seconds:
-            self._tell_received()
+            self.tell_received()
         is_dead = self._is_gone or (seconds > 0 and self.has_died)
         if not self._is_gone and self._poll.poll(0 if is_dead else 1000 * seconds):
             try:
@@ -164,56 +196,31 @@ class Worker:
             raise self._death()
         return None
 
-    def _note_received(self, start: int, size: int) -> None:
-        """Note that a message was copied. The worker is told, of many at once.
-
-        To tell it of each would wake it each time, and on a busy machine it then runs in place of this process.
-        """
-        self._received.append(start)
-        self._received_bytes += size
-        is_much = self._received_bytes >= UNTOLD * AHEAD_BYTES or len(self._received) >= UNTOLD * AHEAD_MESSAGES
-        if is_much or self._ahead is not None:
-            self._tell_received()
-
-    def _tell_received(self) -> None:
-        if self._received:
-            with suppress(OSError):  # a worker that died has sent everything that is in its memory
-                self._connection.send_bytes(RECEIVED + self._received.tobytes())
-            self._received, self._received_bytes = array("q"), 0
-
-    def stop(self) -> None:
-        """Let the worker end after the item that it makes."""
-        with suppress(OSError):
-            self._connection.send_bytes(STOP)
-
     def _death(self) -> WorkerDiedError:
         """The error of a worker that has died, in torch's words."""
         self._process.join(GRACE_SECONDS)
         pid, code = self._process.pid, self._process.exitcode
-        return WorkerDiedError(f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.")
-
-    @property
-    def could_not_start(self) -> bool:
-        """True if Python ended with an error before the worker sent anything, as it would again."""
-        return self._process.exitcode == 1 and not self._has_sent
+        by_signal = f", {signal.Signals(-code).name}" if code in _ENDED_BY else ""
+        # Python ended with an error before the worker sent anything, as it would again
+        could_not_start = code == 1 and not self._has_sent and not self._is_forked
+        return WorkerDiedError(
+            f"DataLoader worker (pid {pid}) exited unexpectedly with exit code {code}.",
+            who=f"{self.name} (pid {pid}, exit code {code}{by_signal})",
+            reads=self._last_reads(),
+            remedy=GUARD if could_not_start else "",
+        )
 
     @property
     def has_died(self) -> bool:
         """True if the process has ended."""
         return self._process.exitcode is not None
 
-    def __str__(self) -> str:
-        """The worker and how it ended."""
-        code = self._process.exitcode
-        by_signal = f", {signal.Signals(-code).name}" if code in _ENDED_BY else ""
-        return f"{self._name} (pid {self._process.pid}, exit code {code}{by_signal})"
-
-    def last_reads(self) -> str:
+    def _last_reads(self) -> str:
         """A sentence about what the worker read when it died; nothing if it read nothing."""
         reads = ""
         with suppress(OSError, ValueError):  # it died before it had memory
             reads = written(self.memory.note())
-        return f" When it died, {self._name} was reading {reads}." if reads else ""
+        return f" When it died, {self.name} was reading {reads}." if reads else ""
 
     def free(self, deadline: float) -> None:
         """Wait for the end of the process, or stop it, and give its memory back."""
@@ -227,6 +234,54 @@ class Worker:
         self._process.close()
         self._connection.close()
         self.memory.free()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWorkers:
+    """Starts workers as processes of this machine, in a context of multiprocessing."""
+
+    context: Any
+
+    def starter(self, settings: WorkerSettings) -> Callable[[int], ProcessWorker]:
+        """What starts worker number ``n``. Raises, naming the function, if a pipeline cannot be sent to a process."""
+        method = self.context.get_start_method()
+        if method == "fork":
+            importlib.import_module("pyarrow.compute")  # once, and not in each worker before its first batch
+        else:
+            _check_importable(settings.plan, method)
+            check_functions(
+                settings.plan,
+                pickle.dumps,
+                to=f"workers started by {method!r}",
+                remedy="Define it at the top level of a module, or pass multiprocessing_context='fork'.",
+            )
+        return partial(ProcessWorker, self.context, settings)
+
+
+def _check_importable(plan: Plan, method: str) -> None:
+    for function in plan.pipeline.functions:
+        if _is_of_no_file(function):
+            raise TypeError(
+                f"The function {name_of(function)} was defined in a notebook or a shell, and workers started by "
+                f"{method!r} cannot import it from there. Write it into a module, such as functions.py, and import it, "
+                "or pass num_workers=0. For files on this machine, multiprocessing_context='fork' works too."
+            )
+
+
+def _is_of_no_file(function: Any) -> bool:
+    """True if a function belongs to a notebook or a shell, whose code no other process can import."""
+    while isinstance(function, partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
+    return getattr(function, "__module__", None) == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+
+
+def check_functions(plan: Plan, dumps: Callable[[Any], bytes], *, to: str, remedy: str) -> None:
+    """Raise, naming the function, if one of a pipeline cannot be sent."""
+    for function in plan.pipeline.functions:
+        try:
+            dumps(function)
+        except Exception as error:
+            raise TypeError(f"The function {name_of(function)} cannot be sent to {to}: {error}. {remedy}") from error
 
 
 _ENDED_BY = {-number for number in signal.Signals}
@@ -259,10 +314,10 @@ class _Stopped(BaseException):
     """The main process wants nothing more, or is gone."""
 
 
-def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedMemory) -> None:
+def run_worker(settings: WorkerSettings, number: int, connection: Connection, memory: SharedMemory) -> None:
     """Take turns from one resume point after the other, until the main process says stop or is gone."""
     try:
-        _prepare(settings)
+        _prepare(settings, number)
         link, places, init = Link(connection), Places(), settings.init
         with suppress(OSError, ValueError):  # a limit of file sizes
             CURRENT_READS.write_to(memory.note())
@@ -271,27 +326,27 @@ def run_worker(settings: WorkerSettings, connection: Connection, memory: SharedM
             sender = Sender(memory, link, places, ahead=settings.ahead)
             try:
                 if init is not None:
-                    init(settings.number)
+                    init(number)
                     init = None
                 _take_turns(settings, resume_point, sender, link)
             except _Interrupted:
                 continue
             except Exception:
-                link.send(ERROR, _error(settings.number))
+                link.send(ERROR, _error(number))
     except (OSError, KeyboardInterrupt, _Stopped):
         pass  # the main process is gone, or stops its workers itself
 
 
-def _prepare(settings: WorkerSettings) -> None:
+def _prepare(settings: WorkerSettings, number: int) -> None:
     """Let this process be like a worker of torch's DataLoader: one thread, seeds of its own, and get_worker_info()."""
     gc.freeze()  # what a fork inherits is not collected: it may belong to CUDA, which ends a fork that touches it
     pa.set_memory_pool(pa.system_memory_pool())  # which keeps memory too; Arrow's own gives it back
     torch.set_num_threads(1)
-    seed = settings.seed + settings.number
+    seed = settings.seed + number
     random.seed(seed)
     torch.manual_seed(seed)
-    np.random.seed(torch_workers._generate_state(settings.seed, settings.number))  # type: ignore[no-untyped-call]
-    info = {"id": settings.number, "num_workers": settings.workers, "seed": seed, "dataset": settings.plan}
+    np.random.seed(torch_workers._generate_state(settings.seed, number))  # type: ignore[no-untyped-call]
+    info = {"id": number, "num_workers": settings.workers, "seed": seed, "dataset": settings.plan}
     torch_workers._worker_info = torch_workers.WorkerInfo(**info)  # type: ignore[arg-type]
 
 

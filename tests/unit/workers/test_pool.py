@@ -14,11 +14,11 @@ from midepoch.delivery.passes import EMPTY, Turns
 from midepoch.workers import process
 from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import Inbox, in_turn
-from midepoch.workers.process import END, ERROR, ITEMS, ROUND, Sender, Worker
+from midepoch.workers.process import END, ERROR, ITEMS, ROUND, MessageWorker, Sender
 from midepoch.workers.ring import Places, SharedMemory
 
 
-class FakeWorker(Worker):
+class FakeWorker(MessageWorker):
     """A worker in this process: both ends of the connection."""
 
     def __init__(self):
@@ -39,6 +39,18 @@ class FakeWorker(Worker):
     def deliver(self, *items):
         self.sender.send(Turns(items, ()))
         self.sender.flush()
+
+    def _send(self, content):
+        pass
+
+    def _view(self, start, size):
+        return self.memory.view(start, start + size)
+
+    def _death(self):
+        return RuntimeError("died")
+
+    def free(self, deadline):
+        self.memory.free()
 
     def _read(self, seconds):
         if self.content:
@@ -240,11 +252,11 @@ class Waiting(ChunkInbox):
 
     def __init__(self, name, log):
         super().__init__([Chunk([name], [], []), Chunk([name], [], [])], lambda: False)
-        self._name, self._log = name, log
+        self.name, self._log = name, log
 
     def receive(self, seconds):
         if seconds:
-            self._log.append(f"wait for {self._name}")
+            self._log.append(f"wait for {self.name}")
         return super().receive(seconds)
 
 

@@ -1,0 +1,84 @@
+"""Measure workers that are actors of Ray: ``python -m benchmarks.ray_workers [--quick] [--workers 2 4]``.
+
+The contenders are the same Loader with as many processes of this machine. The cluster has several nodes, all of them
+on this machine. The function of 20 ms a row sleeps: so the figure is what delivery costs, on any number of cores.
+"""
+
+import argparse
+import logging
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+
+import midepoch as me
+from benchmarks import data
+from benchmarks.measure import Figure, at_least, exhaust, figure, seconds, show
+from midepoch.integrations.ray import RayWorkers
+
+BATCH = 16
+
+
+def slow(row: dict[str, Any]) -> dict[str, Any]:
+    """A row after 20 ms, as if an image were decoded."""
+    time.sleep(0.02)
+    return {"image": np.zeros((64, 64, 3), np.uint8)}
+
+
+def large(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of which 16 make a batch of 1 MiB."""
+    return {"image": np.zeros((1 << 20) // BATCH, np.uint8)}
+
+
+def epoch(dataset: me.Dataset, number: int, workers: RayWorkers | None) -> float:
+    """The seconds of the second epoch: the first one starts the workers."""
+    loader: Any = me.Loader(dataset, BATCH, num_workers=number, persistent_workers=True, workers=workers)
+    exhaust(loader)
+    taken = seconds(lambda: exhaust(loader))
+    loader.close()
+    return taken
+
+
+def compare(rows: int, numbers: Sequence[int], repeats: int) -> list[Figure]:
+    """Actors and processes in turn, the best of several epochs each."""
+    dataset = me.read(data.tokens(2000), index_dir=data.INDEX).shuffle(1).take(rows)
+    actors, figures = RayWorkers(num_cpus=1), []
+    for number in numbers:
+        taken = [[epoch(dataset.map(slow), number, who) for who in (None, actors)] for _ in range(repeats)]
+        here, there = map(min, zip(*taken, strict=True))
+        figures.append(at_least(0.9, f"20 ms a row, {number} actors / processes", here / there, "×"))
+        figures.append(figure(f"rows/s, {number} processes", rows / here))
+        figures.append(figure(f"rows/s, {number} actors", rows / there))
+    taken = [[epoch(dataset.map(large), numbers[0], who) for who in (None, actors)] for _ in range(repeats)]
+    here, there = (min(times) * 1000 * BATCH / rows for times in zip(*taken, strict=True))
+    figures.append(figure(f"a batch of 1 MiB, {numbers[0]} processes", here, "ms"))
+    figures.append(figure(f"a batch of 1 MiB, {numbers[0]} actors", there, "ms"))
+    return figures
+
+
+def main() -> None:
+    """Run the benchmark on a cluster of two nodes, and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4], help="the numbers of workers")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    half = -(-max(given.workers) // 2)
+    node = {"num_cpus": half, "object_store_memory": 256 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        cluster.add_node(**node)
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        show("Workers of Ray", compare(*((320, given.workers, 1) if given.quick else (1600, given.workers, 3))))
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
