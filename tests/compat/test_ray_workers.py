@@ -158,6 +158,7 @@ def test_a_state_goes_from_actors_to_processes_and_back(cluster, files):
     assert got == whole
 
 
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning", "ignore:.*:FutureWarning")
 def test_trainers_on_some_nodes_have_their_workers_on_others(cluster, files, tmp_path):
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
