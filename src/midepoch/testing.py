@@ -5,8 +5,8 @@
     assert_resumes(dataset.take(100))
     assert_elastic(dataset.take(100).lanes(4), [(2, 2), (3, 1), (1, 3)])
 
-Both read one epoch many times, so pass a small dataset. They do not move it, and raise an AssertionError that names the
-first item that differs.
+These two read one epoch many times, so pass a small dataset. They do not move it, and raise an AssertionError that
+names the first item that differs. ``check_resume`` judges any loader that has a state.
 """
 
 import copy
@@ -25,6 +25,7 @@ from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset, plan_of
 from midepoch.delivery.passes import EMPTY, Progress, Turns
 from midepoch.delivery.reader import one_by_one, take_turns
+from midepoch.resume_check import check_resume as check_resume
 
 Layout = tuple[int, int]
 """The number of ranks, and the number of workers of each rank."""

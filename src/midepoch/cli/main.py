@@ -194,7 +194,20 @@ def _parser() -> ArgumentParser:
     pair = [_argument(name, metavar="CHECKPOINT") for name in ("first", "second")]
     add("diff", "inspect", "say what was delivered between two checkpoints", *pair, DATA, PIPELINE)
     rows = _argument("--rows", type=_integer(1), default=500, help="use the first rows only (500)")
-    add("verify", "verify", "stop and resume on your own data, in many ways", FILES, PIPELINE, rows)
+    add(
+        "verify",
+        "verify",
+        "stop and resume on your own data, or any loader with a state, in many ways",
+        _argument("data", nargs="*", metavar="PATH", help="files, folders, globs or URLs"),
+        PIPELINE,
+        rows,
+        _argument("--loader", metavar="MODULE:FUNCTION", help="instead of files: a function that returns a loader"),
+        _argument("--key", metavar="COLUMN", help="the column of a loader that identifies a row"),
+        _argument("--steps", type=_integer(2), default=200, help="batches to read of a loader (200)"),
+        _argument("--kill", action="store_true", help="end each process that saved a state with SIGKILL"),
+        _argument("--timeout", type=_integer(1), default=120, help="a loader hangs after so many seconds (120)"),
+        _argument("--png", metavar="FILE", help="draw which rows of a loader came once, twice or never"),
+    )
     step = _argument("step", type=_integer(0), metavar="STEP", help="counted from 0 in the epoch")
     add("trace", "inspect", "list the rows of a step of an epoch on all ranks", step, *RUN)
     row = _argument("row", type=_integer(0), metavar="ROW", help="counted from 0 in the file")

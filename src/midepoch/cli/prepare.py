@@ -40,7 +40,7 @@ def open_dataset(
 
 def _built_by(pipeline: str, dataset: Dataset) -> Dataset:
     """The dataset with the stages that the user's function adds."""
-    function = _user_function(pipeline)
+    function = user_function(pipeline)
     try:
         built = function(dataset)
     except Exception as error:
@@ -54,23 +54,23 @@ def _built_by(pipeline: str, dataset: Dataset) -> Dataset:
     return built
 
 
-def _user_function(name: str) -> Callable[[Dataset], Any]:
+def user_function(name: str, option: str = "--pipeline", example: str = "train:pipeline") -> Callable[..., Any]:
     """The function that "module:function" names. Modules are also looked for in the working directory."""
     module, _, function = name.partition(":")
     if not module or not function or module.startswith("."):
-        raise ValueError(f"--pipeline is {name!r}; write it as module:function, such as train:pipeline.")
+        raise ValueError(f"{option} is {name!r}; write it as module:function, such as {example}.")
     sys.path.insert(0, os.getcwd())
     try:
         found = getattr(import_module(module), function, None)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"--pipeline {name}: {error}. Install it, or start the command in the folder that has it."
+            f"{option} {name}: {error}. Install it, or start the command in the folder that has it."
         ) from error
     except Exception as error:
-        error.add_note(f"while {module} was imported for --pipeline {name}")
+        error.add_note(f"while {module} was imported for {option} {name}")
         raise
     if not callable(found):
-        raise ValueError(f"--pipeline {name}: {function} is no function of {sys.modules[module].__file__ or module}.")
+        raise ValueError(f"{option} {name}: {function} is no function of {sys.modules[module].__file__ or module}.")
     return found  # type: ignore[no-any-return]
 
 

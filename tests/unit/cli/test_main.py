@@ -214,6 +214,26 @@ def test_verify_finds_a_function_that_is_not_the_same_after_a_resume(home, capsy
     assert "differs from the uninterrupted run in 'calls'" in found["failed"]
 
 
+@pytest.mark.parametrize(("loader", "code", "lost"), [("exact", 0, 0), ("LosesPrefetched", 1, 8)])
+def test_verify_judges_any_loader(home, capsys, loader, code, lost):
+    line = f"verify --loader judged:{loader} --key id --steps 40 --kill --png picture.png"
+    ended, found = value(line, capsys)
+    assert ended == code
+    assert (found["loader"], found["unit"], found["rows"], found["good"]) == (f"judged:{loader}", "row", 60, not code)
+    assert [one["lost"] for one in found["resumes"]][1] == lost
+    assert Path("picture.png").exists()
+
+
+def test_verify_prints_a_table_of_a_loader(home, capsys):
+    code, out, _ = run("verify --loader judged:StartsOver --key id", capsys)
+    assert code == 1
+    assert "step  on               lost  repeated  changed  out_of_order" in out
+    assert (
+        "saved after step 1, resumed on the same loader: starts over from the beginning; repeats 4 before the stop"
+        in out
+    )
+
+
 def test_trace_and_find_agree_with_the_run(home, capsys):
     received = [batch["id"] for batch in me.read("data").shuffle(seed=42).batch(4)]
     for step in (2, 7, 20):
@@ -240,6 +260,13 @@ def test_a_row_that_no_item_has_is_nowhere(home, capsys):
     [
         ("trace 2000 --data data", "Epoch 0 has no step 2,000"),
         ("verify data --pipeline train:nothing", "returned NoneType"),
+        ("verify", "verify needs files, folders, globs or URLs, or --loader"),
+        ("verify data --loader train:make_loader", "and not both"),
+        ("verify data --kill", "--key, --kill and --png are for --loader"),
+        ("verify --loader nowhere:make_loader", "No module named 'nowhere'. Install it"),
+        ("verify --loader train", "write it as module:function, such as train:make_loader"),
+        ("verify --loader judged:ROWS", "ROWS is no function of"),
+        ("verify --loader judged:no_state", "which has no state_dict"),
         ("inspect data", "Name a file"),
         ("find elsewhere.parquet 1 --data data", "no file is called so"),
         ("inspect train.py", "train.py cannot be opened with weights_only=True"),
