@@ -81,11 +81,16 @@ def in_step(loader: Loader) -> Iterator[Any]:
             if batch is _NONE_LEFT:
                 loader.position.waits_for_ranks = True
                 if padding is None:
-                    padding = loader._padding_batch(loader.plan.begin(State(epoch=epoch)).session)
+                    padding = repeated_batch(loader, epoch)
                 batch = padding
             yield batch
     finally:
         loader.position.waits_for_ranks = False
+
+
+def repeated_batch(loader: Loader, epoch: int) -> Any:
+    """The batch that ranks without one repeat, to stay in step: the first of an epoch. It is in no state."""
+    return loader._padding_batch(loader.plan.begin(State(epoch=epoch)).session)
 
 
 def all_epochs(loader: Loader, epochs: int | None = None) -> Iterator[Any]:

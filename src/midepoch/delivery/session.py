@@ -200,7 +200,11 @@ class Session(AnySession):
 
     def after(self, items: int) -> State:
         """The state after every reader has delivered this number of items, or all that it has."""
-        number, start, lanes = self.readers * items, self.start, len(self.positions)
+        return self.after_items(self.readers * items)
+
+    def after_items(self, number: int) -> State:
+        """The state after the first items of the sequence, so many of all readers together."""
+        start, lanes = self.start, len(self.positions)
         if self.pipeline.uniform and not start.edits and start.positions.in_step:
             segment = self.rounds.segment(number + lanes)
             # Before the last round of all lanes their items are whole, and neighbouring lanes move alike.
