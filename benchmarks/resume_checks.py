@@ -28,13 +28,17 @@ def midepoch(num_workers: int = 2) -> Any:
     return me.Loader(dataset, batch_size=BATCH, num_workers=num_workers)
 
 
-def datasets(num_workers: int = 2) -> Any:
+def datasets(num_workers: int = 2, **options: Any) -> Any:
     import datasets as hf
     from torchdata.stateful_dataloader import StatefulDataLoader
 
     dataset = hf.Dataset.from_list(_rows()).to_iterable_dataset(num_shards=8)
-    dataset = dataset.shuffle(seed=SEED, buffer_size=100)
+    dataset = dataset.shuffle(seed=SEED, buffer_size=100, **options)
     return StatefulDataLoader(dataset, batch_size=BATCH, num_workers=num_workers, collate_fn=_columns)
+
+
+def datasets_one_shard(num_workers: int = 2) -> Any:
+    return datasets(num_workers, max_buffer_input_shards=1)
 
 
 def torchdata_nodes() -> Any:

@@ -348,7 +348,7 @@ def _deliver(there: Connection, start_method: str | None, how: tuple[Any, ...]) 
     except Exception as error:
         if not isinstance(error, _UnfitError):
             traceback.print_exc()
-            error = _UnfitError(f"The loader failed: {type(error).__name__}: {error}")
+            error = _UnfitError(f"The loader failed: {_brief(error)}")
         there.send(("failed", str(error)))
 
 
@@ -375,7 +375,7 @@ def _messages(
     except Exception as error:
         if state is None:
             raise
-        raise _UnfitError(f"refused: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+        raise _UnfitError(f"refused: {_brief(error)}") from error
     step = 0
     while batch is not None and step != most:
         if not getattr(loader, "is_padding", False):
@@ -388,6 +388,11 @@ def _messages(
     if state is None and not step:
         raise _UnfitError("The loader yields nothing. Check its files, and that its shards are no fewer than ranks.")
     yield "end", batch is None
+
+
+def _brief(error: Exception) -> str:
+    """The last line of an error: errors of torch's workers hold a traceback before it."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[-1].strip()}"
 
 
 def _pickled(state: Any) -> bytes:
