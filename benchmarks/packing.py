@@ -15,9 +15,10 @@ import numpy.typing as npt
 import midepoch as me
 from benchmarks import data
 from benchmarks.measure import Figure, at_least, at_most, best_apart, exhaust, figure, seconds, show, without_survey
+from midepoch.stages.pack.padded import PaddedSpec, TokenBatches
 from midepoch.stages.pack.windows import pack
 
-LENGTH, WINDOW = 4096, 1024
+LENGTH, WINDOW, TOKENS = 4096, 1024, 32_768
 WINDOWED = ("best_fit", "first_fit", "balanced")
 STRATEGIES = (*WINDOWED, "concat")
 PERCENT = (1, 50, 99)
@@ -42,6 +43,50 @@ def layouts(documents: int) -> list[Figure]:
             figure(f"{strategy}: laying out a window of {WINDOW:,}", 1e3 * taken / len(windows), "ms"),
         ]
     return figures
+
+
+def padding(documents: int) -> list[Figure]:
+    """The share of padding in batches by tokens, and in batches of as many rows as they come."""
+    lengths = data.document_lengths(documents)
+    lengths = lengths[(lengths > 0) & (lengths <= LENGTH)]
+    spec = PaddedSpec(
+        length=TOKENS, column="input_ids", overlong="error", eos=None, pad=None, labels=None, number=1,
+        max_tokens=TOKENS, max_rows=None, multiple_of=1, pads=(("input_ids", 0),),
+    )  # fmt: skip
+    stage = TokenBatches(spec=spec, window=WINDOW)
+    windows = [lengths[at : at + WINDOW] for at in range(0, len(lengths), WINDOW)]
+    begun = time.perf_counter()
+    layouts = [stage.lay_out(one, str) for one in windows]
+    taken = time.perf_counter() - begun
+    places = batches = 0
+    for one in layouts:
+        of_batches = np.diff(one.bounds)
+        batches += len(one)
+        places += int((of_batches * np.maximum.reduceat(one.stops - one.starts, one.bounds[:-1])).sum())
+    rows = max(1, len(lengths) // batches)
+    as_they_come = [lengths[at : at + rows] for at in range(0, len(lengths), rows)]
+    plain = sum(len(one) * int(one.max()) for one in as_they_come)
+    return [
+        at_most(5, "batch_by_tokens: padding", 100 * (1 - lengths.sum() / places), "%"),
+        figure(f"batches of {rows} rows as they come: padding", 100 * (1 - lengths.sum() / plain), "%"),
+        figure("batch_by_tokens: places of a batch that are used, with padding", places / (batches * TOKENS)),
+        figure(f"batch_by_tokens: laying out a window of {WINDOW:,}", 1e3 * taken / len(windows), "ms"),
+    ]
+
+
+def batches_speed(documents: int, repeats: int) -> list[Figure]:
+    """Tokens a second in padded batches from a mapped file, beside packs."""
+    rows = me.read(data.documents(documents), index_dir=data.INDEX)
+    datasets = {
+        "best_fit": rows.pack(LENGTH, window=WINDOW, overlong="drop", pad=0),
+        "batch_by_tokens": rows.batch_by_tokens(TOKENS, window=WINDOW, overlong="drop"),
+    }
+    tokens = {
+        "best_fit": sum(int(one["cu_seqlens"][-1]) for one in datasets["best_fit"]),
+        "batch_by_tokens": sum(int(one["lengths"].sum()) for one in datasets["batch_by_tokens"]),
+    }
+    times = best_apart({name: _pass(dataset) for name, dataset in datasets.items()}, repeats)
+    return [figure(f"{name}: real tokens", tokens[name] / times[name] / 1e6, "million/s") for name in datasets]
 
 
 def _costs(sizes: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -139,6 +184,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     lengths, documents, repeats = (4_096, 4_096, 3) if quick else (400_000, 40_000, 7)
     show(f"Packs of {LENGTH:,} tokens, {lengths:,} lognormal documents", layouts(lengths))
+    show(f"Padded batches of {TOKENS:,} tokens, {lengths:,} lognormal rows", padding(lengths))
+    show(f"Padded batches of {documents:,} rows, beside packs", batches_speed(documents, repeats))
     show(f"Packing {documents:,} documents", speed(documents, repeats))
     show("Resuming inside a window", resuming(documents, repeats))
     show("State", state(documents))
