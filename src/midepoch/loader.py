@@ -37,8 +37,8 @@ from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.trace import EpochProgress, check_digest, digest_of, epoch_progress, find, trace
-from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.surveyed import is_packed
 from midepoch.stages.batch import Batch, Collate
 from midepoch.stages.columns import Convert
 from midepoch.stages.stage import Stage
@@ -707,7 +707,7 @@ class LoaderOptions:
     def _balanced(self, dataset: Plan) -> int | None:
         if self.balance is None:
             return None
-        if not _is_packed(dataset.pipeline):
+        if not is_packed(dataset.pipeline):
             raise ValueError(
                 "balance='cost' needs the lengths of documents, which are known only of a dataset that is packed: use "
                 "dataset.pack(...) or dataset.batch_by_tokens(...), before or after mixing."
@@ -738,13 +738,6 @@ def with_tensors(pipeline: Pipeline) -> Pipeline:
     if pipeline.item_spec == ("python", False):  # single rows
         return pipeline
     return replace(pipeline, stages=(*stages, Convert(form="torch", by_loader=True)))
-
-
-def _is_packed(pipeline: Pipeline) -> bool:
-    """True if the items are packs, or batches of packs."""
-    if any(stage.length_column is not None for stage in pipeline.stages):
-        return True
-    return isinstance(pipeline.source, Mixture) and all(map(_is_packed, pipeline.source.parts))
 
 
 def micro_batches(

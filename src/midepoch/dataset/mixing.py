@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -14,7 +14,8 @@ from midepoch.dataset.dataset import Dataset, Item, from_source, plan_of, with_l
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.schedule import WeightSchedule, WeightSteps
+from midepoch.pipeline.schedule import WeightSchedule, WeightSteps, token_weights
+from midepoch.pipeline.surveyed import mean_tokens
 from midepoch.stages.columns import CastColumns, FillColumns, RenameColumns, Select
 from midepoch.stages.functions import Map, MapBatches
 from midepoch.stages.stage import Stage
@@ -26,6 +27,9 @@ def mix(
     weights: Sequence[float] | Mapping[str, float] | WeightSchedule | None = None,
     seed: int = 0,
     stop: Stop = "first",
+    *,
+    by: Literal["items", "tokens"] = "items",
+    column: str = "input_ids",
 ) -> Dataset[Item]:
     """Draw from several datasets in the proportion of their weights, by default equally.
 
@@ -43,17 +47,29 @@ def mix(
     dataset at once. It is also the seed of functions ``with_rng`` after the mixture. ``weights`` may be a
     :class:`WeightSchedule`, with weights that change with the number of items drawn.
 
+    With ``by="tokens"`` weights are shares of tokens: each is divided by the mean length of the dataset's items, which
+    are packs, padded batches, or rows with tokens in ``column``. Lengths must be known: call ``survey()`` on each
+    dataset first. The quotients are rounded to integers with a sum of at most 65,536, which a state holds.
+
     A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
     position. Pass a dict to name the datasets; a resume then finds each by its name.
     """
     parts, names, named = _parts("mix", datasets)
     if stop not in STOPS:
         raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
+    if by not in ("items", "tokens"):
+        raise ValueError(f"by is {by!r}; it can be 'items' or 'tokens'.")
+    pipelines = tuple(plan_of(part).pipeline for part in parts)
     steps = _steps(weights, names, stop) if isinstance(weights, WeightSchedule) else None
+    of_parts = tuple(_weights(weights, names)) if steps is None else steps.weights[0]
+    if by == "tokens":
+        means = [mean_tokens(name, pipeline, column) for name, pipeline in zip(names, pipelines, strict=True)]
+        of_parts = token_weights(of_parts, means)
+        steps = steps and replace(steps, weights=tuple(token_weights(own, means) for own in steps.weights))
     mixture = Mixture(
-        parts=tuple(plan_of(part).pipeline for part in parts),
+        parts=pipelines,
         names=names,
-        weights=steps.weights[0] if steps else tuple(_weights(weights, names)),
+        weights=of_parts,
         steps=steps,
         named=named,
         seed=check_integer("seed", seed, least=None),

@@ -482,6 +482,9 @@ class CountedDraws(CountedItems):
     def costs(self, numbers: I64) -> I64:
         return self._of_each(numbers, lambda piece: piece.items.costs(piece.numbers))
 
+    def tokens(self, numbers: I64) -> I64:
+        return self._of_each(numbers, lambda piece: piece.items.tokens(piece.numbers))
+
     def trace(self, numbers: I64) -> TracedRows:
         traced = []
         for places, piece in self._passes(numbers):

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from midepoch._common.checks import cached_property, check_integer
+from midepoch._common.checks import cached_property, check_integer, log_once
 from midepoch._common.hashing import I32, I64, key_of
 
 PERIOD, ROUNDED = 1 << 20, 1 << 16
@@ -48,6 +48,22 @@ def integer_weights(weights: Sequence[float]) -> tuple[int, ...]:
     if sum(integers) // gcd(*integers) > PERIOD:
         total = sum(shares)
         integers = [max(1, round(ROUNDED * share / total)) if share else 0 for share in shares]
+        rounded = _smallest(integers)
+        log_once(
+            f"The weights {', '.join(map(str, weights))} of a mixture are rounded to {', '.join(map(str, rounded))}. "
+            f"As they are, their schedule repeats only after more than {PERIOD:,} items: give weights of fewer digits."
+        )
+    return _smallest(integers)
+
+
+def token_weights(weights: Sequence[float], means: Sequence[Fraction]) -> tuple[int, ...]:
+    """Weights of items by which parts with these mean lengths have such shares of tokens. The sum is at most 2**16."""
+    shares = [Fraction(repr(float(weight))) / mean for weight, mean in zip(weights, means, strict=True)]
+    unit = (ROUNDED - len(shares)) / sum(shares)
+    return _smallest([max(1, round(share * unit)) if share else 0 for share in shares])
+
+
+def _smallest(integers: Sequence[int]) -> tuple[int, ...]:
     common = gcd(*integers)
     return tuple(integer // common for integer in integers)
 

@@ -8,9 +8,12 @@ of each input. So the pipeline is like one without filters.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from midepoch._common.checks import Version
 from midepoch._common.jobs import ProgressBar, check_executor, run_all
@@ -20,6 +23,10 @@ from midepoch.order.selection import Surveyed, first_scattering
 from midepoch.pipeline.mixture import Mixture, MixtureLanes
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
+from midepoch.sources.source import EpochCut
+from midepoch.stages.counted import CHUNK
+from midepoch.stages.pack.documents import PackSpec
+from midepoch.stages.pack.windows import PackWindows
 from midepoch.stages.stage import Stage
 
 IN_PARALLEL = 20_000_000
@@ -90,6 +97,37 @@ def with_own_lengths(pipeline: Pipeline) -> Pipeline:
     parts = [_changed_part(part, pipeline.stages, with_own_lengths) for part in source.parts]
     is_known = all(new is not old for new, old in zip(parts, source.parts, strict=True))
     return replace(pipeline, source=replace(source, parts=tuple(parts))) if is_known else pipeline
+
+
+def mean_tokens(name: str, part: Pipeline, column: str) -> Fraction:
+    """The mean number of tokens of the items of a part, in its first epoch and one lane. Raises if it is not known."""
+    if not is_packed(part):
+        spec = PackSpec(length=1, column=column, overlong="cut", eos=None, pad=None, labels=None, number=1)
+        part = _changed_part(part, [PackWindows(spec=spec, window=1)], with_own_lengths)
+    reason = part.why_not_counted() or (
+        None if is_packed(part) or part.knows_lengths else f"no survey knows the lengths of the rows in {column!r}"
+    )
+    lanes = PipelineLanes(part, EpochCut(epoch=0, lanes=1))
+    items = None if reason else lanes.counted(0, part.begin)
+    if items is None or items.is_endless:
+        raise ValueError(
+            f"mix(by='tokens') needs the mean length of the items of {name!r}, and {reason or 'it never ends'}. Use "
+            "pack or batch_by_tokens on each dataset, and .survey() after it; or mix rows whose tokens lie in local "
+            "Arrow files, as .cache() makes them."
+        )
+    total = items.total()
+    runs = (np.arange(first, min(first + CHUNK, total)) for first in range(0, total, CHUNK))
+    tokens = sum(int(items.tokens(numbers).sum()) for numbers in runs)
+    if not tokens:
+        raise ValueError(f"mix(by='tokens'): {name!r} has no tokens. Leave it out.")
+    return Fraction(tokens, total)
+
+
+def is_packed(pipeline: Pipeline) -> bool:
+    """True if the items are packs or padded batches, or batches of these."""
+    if any(stage.length_column is not None for stage in pipeline.stages):
+        return True
+    return isinstance(pipeline.source, Mixture) and all(map(is_packed, pipeline.source.parts))
 
 
 def count_ahead(lanes: PipelineLanes) -> None:

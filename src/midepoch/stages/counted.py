@@ -147,6 +147,10 @@ class CountedItems(ABC):
         """The costs of these items, which exist, and whose numbers rise: the squares of their documents' lengths."""
         raise NotImplementedError
 
+    def tokens(self, numbers: I64) -> I64:
+        """The tokens in each of these items, which exist, and whose numbers rise."""
+        return self.lengths(numbers)
+
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
         """Whether the survey says that filters keep these rows of files."""
         raise NotImplementedError
@@ -191,11 +195,17 @@ class CountedOutputs(CountedItems):
         return self._inputs.lengths(self.inputs_of(numbers).inputs)
 
     def costs(self, numbers: I64) -> I64:
+        return self._sums(numbers, self._inputs.costs, lambda lengths: lengths**2)
+
+    def tokens(self, numbers: I64) -> I64:
+        return self._sums(numbers, self._inputs.tokens, lambda lengths: lengths)
+
+    def _sums(self, numbers: I64, of_inputs: Callable[[I64], I64], of_lengths: Callable[[I64], I64]) -> I64:
+        """For each of these items, the sum of what is said of its inputs, or of the lengths of its pieces of these."""
         items, inputs, starts, stops = self.inputs_of(numbers)
-        of_inputs = self._inputs.costs(inputs) if starts is None or stops is None else (stops - starts) ** 2
-        costs = np.zeros(len(numbers), np.int64)
-        np.add.at(costs, items, of_inputs)
-        return costs
+        sums = np.zeros(len(numbers), np.int64)
+        np.add.at(sums, items, of_inputs(inputs) if starts is None or stops is None else of_lengths(stops - starts))
+        return sums
 
     def trace(self, numbers: I64) -> TracedRows:
         pieces = self.inputs_of(numbers)
