@@ -74,7 +74,7 @@ def main() -> None:
     try:
         cluster.add_node(**node)
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-        show("Workers of Ray", compare(*((320, given.workers, 1) if given.quick else (1600, given.workers, 3))))
+        show("Workers of Ray", compare(*((320, given.workers, 1) if given.quick else (800, given.workers, 2))))
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -199,8 +199,8 @@ class _Pickler(pickle.Pickler):
     """Takes the memory of tensors out of the pickle, as NumPy does with that of arrays."""
 
     def reducer_override(self, value: Any) -> Any:
-        if is_plain_tensor(value) and value.numel():
-            return _tensor, _memory_of(value)
+        if is_plain_tensor(value):  # torch's own way has no empty tensors of uint16, uint32 and uint64
+            return (_tensor, _memory_of(value)) if value.numel() else (_empty, (tuple(value.shape), value.dtype))
         if type(value) is pa.FixedSizeListType:  # its own way forgets the name of its values
             return pa.list_, (value.value_field, value.list_size)
         return NotImplemented
@@ -218,6 +218,10 @@ def _memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
         flat = flat.clone(memory_format=torch.contiguous_format)
     memory: Any = flat.view(torch.uint8).numpy()
     return pickle.PickleBuffer(memory), tensor.dtype, tuple(tensor.shape), axes
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype)
 
 
 def _tensor(memory: Any, dtype: torch.dtype, shape: tuple[int, ...], axes: list[int] | None) -> torch.Tensor:

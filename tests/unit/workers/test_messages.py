@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from exact import same
 from midepoch.delivery.passes import Turns
 from midepoch.values.rows import RowItems, RowRounds, Rows, row_items
-from midepoch.workers.messages import frames_of, read_message
+from midepoch.workers.messages import dump, frames_of, load, read_message
 
 LARGE = 259
 
@@ -256,3 +256,9 @@ def test_a_slice_of_a_record_batch_is_sent_without_the_rest():
     batch = pa.RecordBatch.from_pydict({"x": range(100_000)})
     (frame,) = frames_of(Turns(RowItems(Rows(batch.slice(7, 2), "arrow"), 2), ()), 10)
     assert frame.size < 2000
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int64])
+def test_an_empty_tensor_of_any_type_arrives(dtype):
+    arrived = load([memoryview(piece) for piece in dump(torch.empty((2, 0), dtype=dtype))])
+    assert (arrived.dtype, arrived.shape) == (dtype, (2, 0))
