@@ -52,7 +52,8 @@ class QuorumLoader:
     pipeline. A step has ``micro_batches`` of them, all groups together; the last of an epoch has what is left. If a
     group has several ranks, they read different micro-batches: ``group_rank`` is this one, of ``group_world_size``.
 
-    Groups that join get the position from torchft, with the model. A step that was not committed is shared again.
+    Groups that join get the position from torchft, with the model, under the name ``key``. A step that was not
+    committed is shared again.
     """
 
     def __init__(
@@ -65,7 +66,6 @@ class QuorumLoader:
         group_world_size: int = 1,
         key: str = "midepoch",
     ) -> None:
-        """``key`` is the name under which torchft keeps the position."""
         self._manager, self.loader = manager, loader
         self._micro_batches = check_integer("micro_batches", micro_batches, least=1)
         self._group_ranks, self._group_rank = check_shard(group_world_size, group_rank)
