@@ -177,7 +177,7 @@ def test_options_of_the_same_name_have_the_same_default():
     unlike = {name: found for name, found in defaults.items() if len(found) > 1 and name not in DIFFER}
     assert not unlike, unlike
     names = {name for function in doors.values() for name in inspect.signature(function).parameters}
-    others = {"seed", "shard_id", "world_size", "ranks", "storage_opts", "index_folder", "cache_folder", "workers"}
+    others = {"seed", "shard_id", "world_size", "ranks", "storage_opts", "index_folder", "cache_folder"}
     assert not names & others, "another name of an option that other doors have"
 
 

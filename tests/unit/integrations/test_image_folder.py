@@ -156,7 +156,7 @@ def test_a_state_names_the_class_that_changed_and_notices_a_renamed_image(folder
 
 def test_images_that_were_handed_on_are_not_held(tmp_path, monkeypatch):
     """A window of a shuffle has 8,192 rows and more, but a block of one row is needed once."""
-    for number in range(1500):
+    for number in range(3000):
         path = tmp_path / "train" / str(number % 2) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"%d" % number)
@@ -170,8 +170,8 @@ def test_images_that_were_handed_on_are_not_held(tmp_path, monkeypatch):
 
     monkeypatch.setattr(OpenFiles, "request", watched)
     rows = list(me.image_folder(tmp_path / "train", decoder=None).shuffle(seed=1))
-    assert sorted(int(row["image"]["bytes"]) for row in rows) == list(range(1500))
-    assert 0 < most <= 3 * STEP_BLOCKS
+    assert sorted(int(row["image"]["bytes"]) for row in rows) == list(range(3000))
+    assert 0 < most <= 6 * STEP_BLOCKS  # the steps that are ahead
 
 
 def test_a_class_of_a_store_without_images_is_named(tmp_path):
