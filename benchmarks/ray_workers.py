@@ -1,7 +1,8 @@
-"""Measure workers that are actors of Ray: ``python -m benchmarks.ray_workers [--quick] [--workers 2 4]``.
+"""Measure workers that are actors of Ray: ``python -m benchmarks.ray_workers [--quick] [--workers 2 4 8]``.
 
-The contenders are the same Loader with as many processes of this machine. The cluster has several nodes, all of them
-on this machine. The function of 20 ms a row sleeps: so the figure is what delivery costs, on any number of cores.
+The contenders are the same Loader with as many processes of this machine, and Ray Data with as many tasks at a time.
+The cluster has several nodes, all of them on this machine. The function of 20 ms a row sleeps: so the figure is what
+delivery costs, on any number of cores.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import ray
+import ray.data
 from ray.cluster_utils import Cluster
 
 import midepoch as me
@@ -43,6 +45,12 @@ def epoch(dataset: me.Dataset, number: int, workers: RayWorkers | None) -> float
     return taken
 
 
+def of_ray_data(rows: int, number: int) -> float:
+    """The seconds in which Ray Data makes the same batches, with as many tasks at a time."""
+    mapped = ray.data.range(rows, override_num_blocks=4 * number).map(slow, concurrency=number)
+    return seconds(lambda: exhaust(mapped.iter_torch_batches(batch_size=BATCH)))
+
+
 def compare(rows: int, numbers: Sequence[int], repeats: int) -> list[Figure]:
     """Actors and processes in turn, the best of several epochs each."""
     dataset = me.read(data.tokens(2000), index_dir=data.INDEX).shuffle(1).take(rows)
@@ -53,6 +61,8 @@ def compare(rows: int, numbers: Sequence[int], repeats: int) -> list[Figure]:
         figures.append(at_least(0.9, f"20 ms a row, {number} actors / processes", here / there, "×"))
         figures.append(figure(f"rows/s, {number} processes", rows / here))
         figures.append(figure(f"rows/s, {number} actors", rows / there))
+        peer = min(of_ray_data(rows, number) for _ in range(repeats + 1))  # the first starts the workers of Ray
+        figures.append(figure(f"{number} actors / Ray Data's iter_torch_batches", peer / there, "×"))
     taken = [[epoch(dataset.map(large), numbers[0], who) for who in (None, actors)] for _ in range(repeats)]
     here, there = (min(times) * 1000 * BATCH / rows for times in zip(*taken, strict=True))
     figures.append(figure(f"a batch of 1 MiB, {numbers[0]} processes", here, "ms"))
@@ -64,7 +74,7 @@ def main() -> None:
     """Run the benchmark on a cluster of two nodes, and print its table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4], help="the numbers of workers")
+    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8], help="the numbers of workers")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
