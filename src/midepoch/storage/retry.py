@@ -95,6 +95,8 @@ def _what_happened(error: Exception) -> Exception:
 
 def _is_of_network(error: Exception) -> bool:
     """True for errors of connections and requests, as far as their types say so."""
+    if type(error).__name__ == "OfflineModeIsEnabled":  # of the hub, a ConnectionError that lasts
+        return False
     return isinstance(error, OSError | TimeoutError) or type(error).__module__.startswith(("aiohttp", "httpx"))
 
 

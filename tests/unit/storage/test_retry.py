@@ -38,6 +38,7 @@ from objects import QUICK, SECRETS
         (GenericError("Error after 0 retries - HTTP error: request or response body error"), "temporary"),
         (ConnectionResetError("reset"), "temporary"),
         (ShortReadError("3 of 4"), "temporary"),
+        (type("OfflineModeIsEnabled", (ConnectionError,), {})("HF_HUB_OFFLINE"), "wrong"),
         (GenericError("something else"), "wrong"),
         (ValueError("no"), "wrong"),
     ],
