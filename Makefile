@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: test test-fast test-floor test-pythons check demo bench bench-quick bench-own docs format clean
 
-# All tests: about 20 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
+# All tests: about 15 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
 # at a time, to tell a defect from a machine that was too busy. Both runs are printed, and the second decides.
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal || { \
@@ -23,7 +23,8 @@ test-fast: $(STAMP)
 # itself cannot do: view types and nulls in fixed-size lists of Parquet, float16 from Python numbers.
 FLOOR := build/floor
 FLOOR_TESTS := $(addprefix tests/unit/,checkpoint counting formats index order pipeline sources stages values)
-FLOOR_IGNORED := checkpoint/test_checksum.py checkpoint/test_versions.py values/test_features.py values/test_images.py values/test_media.py
+FLOOR_IGNORED := checkpoint/test_checksum.py checkpoint/test_versions.py formats/test_mds.py values/test_features.py values/test_images.py \
+  values/test_media.py values/test_video.py
 test-floor:
 	test -x $(FLOOR)/bin/python || $(PYTHON) -m venv $(FLOOR)
 	$(FLOOR)/bin/python -m pip install --quiet 'pyarrow==19.0.0' 'numpy==1.26.0' 'torch==2.3.0'
@@ -44,7 +45,7 @@ test-pythons:
 	  $$env/bin/python -m pip install --quiet --constraint constraints.txt \
 	    pyarrow numpy pandas pytest pytest-timeout hypothesis fsspec pillow && \
 	  PYTHONPATH=src $$env/bin/python -m pytest -q -p no:cacheprovider \
-	    $$(grep -rLE '^(import|from) (torch|datasets)\b' --include='test_*.py' $(FLOOR_TESTS)) || exit 1; \
+	    $$(grep -rLE '^(import|from) (torch|datasets|av|soundfile)\b' --include='test_*.py' $(FLOOR_TESTS)) || exit 1; \
 	done
 
 check: $(STAMP)
