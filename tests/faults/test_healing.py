@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import midepoch as me
+from midepoch.workers.interface import WorkerDiedError
+from midepoch.workers.process import ProcessWorker
 from worlds import write_files
 
 pytestmark = [
@@ -136,3 +138,24 @@ def test_without_restarts_a_death_is_an_error(tmp_path):
     assert "SIGKILL) died. Nothing is lost" in caught.value.__notes__[0]
     with pytest.raises(ValueError, match="worker_restarts"):
         me.Loader(loader.dataset, worker_restarts=-1)
+
+
+def close_while_it_waits(loader, monkeypatch):
+    receive = ProcessWorker.receive
+
+    def closing(worker, seconds):
+        if seconds:
+            loader.close()
+            raise WorkerDiedError("gone", who="a worker")
+        return receive(worker, 0)
+
+    monkeypatch.setattr(ProcessWorker, "receive", closing)
+
+
+def test_a_loader_that_is_closed_while_it_waits_starts_no_worker(tmp_path, monkeypatch):
+    loader = me.Loader(me.read(write_files(tmp_path / "data", SIZES)), num_workers=1)
+    before = set(torch.multiprocessing.active_children())
+    close_while_it_waits(loader, monkeypatch)
+    with pytest.raises(me.StaleIteratorError, match="its Loader was closed"):
+        list(loader)
+    assert set(torch.multiprocessing.active_children()) == before

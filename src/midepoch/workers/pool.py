@@ -93,13 +93,16 @@ class WorkerPool:
             for turns in arrived:
                 yield turns
                 del turns
-                if self.is_closed:
-                    raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
+                self._check_open()
         finally:
             self._progress = None
             if not self.is_closed and self.is_of_this_process:
                 for worker in self._workers:
                     worker.interrupt()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise StaleIteratorError("This iterator is out of date: its Loader was closed. Call iter() again.")
 
     def worker(self, number: int) -> Worker:
         """One of the workers."""
@@ -115,6 +118,7 @@ class WorkerPool:
 
         ``deaths`` says what it was reading each of these times.
         """
+        self._check_open()
         deaths.append(death.reads)
         if len(deaths) > self._restarts or death.remedy:
             death.add_note(
