@@ -18,6 +18,7 @@ from functools import partial
 from itertools import chain, islice, pairwise
 from threading import Event, current_thread
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -49,8 +50,8 @@ RUN_ROWS, RUN_BYTES = 1024, 1 << 20
 NARROW_BYTES = 512 << 10
 """Runs of narrow rows are longer, up to this number of bytes."""
 STEP_BLOCKS, FEW_ROWS = 256, 64
-"""A step of blocks that have fewer than ``FEW_ROWS`` rows on average has rows of this many blocks, at most, and of any
-blocks as many are on their way: to open a file takes time, however few rows it has."""
+"""A step of blocks that have fewer than ``FEW_ROWS`` rows on average has as many rows as this many blocks, at most.
+Of any blocks as many are on their way: to open a file takes time, however few rows it has."""
 FIRST_ROWS = 256
 """The rows of the first step after a resume. Each step may have twice as many as the one before."""
 MAX_ARRAYS = 64
@@ -81,15 +82,13 @@ CLOSE_SECONDS = 2.0
 Made = TypeVar("Made")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class HeldBlock:
-    """A block that lanes need: on its way, or in memory."""
+    """A block that lanes need: on its way, or in memory. It is dropped with the last lane that needs it."""
 
     number: int
     nbytes: int
     """Its bytes in memory; an estimate until it is there."""
-    users: int = 0
-    """How many lanes need it."""
     request: Future[None] | None = None
     """What fetches it, with others of its group; None until it is requested."""
     data: "Data | None" = None
@@ -121,24 +120,25 @@ class OpenFiles:
         self.decodes = not all(
             is_view or name == EMPTY for is_view, name in zip(self.blocks.views, index.view.formats, strict=True)
         )
-        self.has_small_blocks = not is_scattered and index.view.rows < FEW_ROWS * len(index.view.block_rows)
         self.threads = self._threads_to_decode()
         self.nothing_ahead = self.is_remote and not fetch.read_ahead
         ahead = fetch.read_ahead if self.is_remote else BYTES_OF_A_THREAD * (self.threads - 1)
         self.bytes_ahead = ahead // lanes
         """How many bytes of blocks each lane reads ahead."""
-        self._group_bytes = min(GROUP_BYTES if self.is_remote else DECODED_TOGETHER, self.bytes_ahead // GROUPS_AHEAD)
+        self.group_bytes = min(GROUP_BYTES if self.is_remote else DECODED_TOGETHER, self.bytes_ahead // GROUPS_AHEAD)
+        """How many bytes of neighbouring blocks are fetched together, at most."""
         has_dictionaries = any(holds_dictionary(field.type) for field in wanted)
         is_picked = bool(window_bytes) or is_scattered
         scattered_bytes = max(SCATTERED_BYTES, ROW_STEP_BYTES // lanes if is_scattered and not self.decodes else 0)
         self.sizes = StepSizes.of(
             index.view.row_bytes, lanes, scattered_bytes if is_picked and not has_dictionaries else 0, self.threads
         )
-        self._held: dict[int, HeldBlock] = {}
+        if not is_scattered and index.view.rows < FEW_ROWS * len(index.view.block_rows):
+            most = STEP_BLOCKS * max(1, index.view.rows // len(index.view.block_rows))
+            self.sizes = replace(self.sizes, step=min(self.sizes.step, most), run=min(self.sizes.run, most))
+        self._held: WeakValueDictionary[int, HeldBlock] = WeakValueDictionary()
         self._indexed, self._decoded = 0, 0
         """The bytes of all blocks that were read: in the index, and in memory."""
-        self._joining: list[int] = []
-        """Blocks that are not requested yet, so that more can join."""
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._stop = Event()
         """Set when nobody waits for requests any more."""
@@ -164,65 +164,53 @@ class OpenFiles:
             self._pools[kind] = ThreadPoolExecutor(threads, f"{THREADS}-{kind}", begin)
         return self._pools[kind].submit(make, *arguments)
 
-    def hold(self, numbers: Sequence[int]) -> None:
-        """Hold blocks, each until as many lanes release it as hold it. Neighbours are fetched together."""
-        for number in numbers:
-            if number not in self._held:
-                if self._joining and not self._joins(self._joining, number):
-                    self.request()
-                self._joining.append(number)
-                self._held[number] = HeldBlock(number, self.expected_bytes(number))
-            self._held[number].users += 1
+    def hold(self, number: int) -> HeldBlock:
+        """A block, which is held for as long as somebody keeps it. All lanes get the same."""
+        held = self._held.get(number)
+        if held is None:
+            held = self._held[number] = HeldBlock(number, self.expected_bytes(number))
+        return held
 
-    def request(self, unless: Callable[[Sequence[int]], bool] = lambda _: False) -> None:
-        """Request the last blocks that are held, ``unless`` it is said of them that they can wait for more to join."""
-        group = self._joining
-        if not group or (self._joins(group, group[-1] + 1) and unless(group)):
-            return
-        self._joining = []
-        request = self.submit(self._read, group, fetches=True)
-        for held in filter(None, map(self.held, group)):
-            held.request = request
+    def request(self, blocks: Iterable[HeldBlock]) -> None:
+        """Let threads fetch blocks. Neighbours that follow each other are fetched together."""
+        groups: list[list[HeldBlock]] = []
+        for block in blocks:
+            if block.request is not None:
+                continue
+            if groups and self._joins(groups[-1], block.number):
+                groups[-1].append(block)
+            else:
+                groups.append([block])
+        for group in groups:
+            request = self.submit(self._read, group, fetches=True)
+            for block in group:
+                block.request, block.nbytes = request, self.expected_bytes(block.number)
 
-    def _read(self, group: Sequence[int]) -> None:
+    def _read(self, group: Sequence[HeldBlock]) -> None:
         try:
-            read = self.blocks.read(group)
+            read = self.blocks.read([block.number for block in group])
         except Exception:
             if len(group) == 1:
                 raise
             return  # each is read alone when it is needed, so those before a damaged one are delivered
-        for number, data in read.items():
-            nbytes, held = data.get_total_buffer_size(), self.held(number)
-            self._indexed += int(self.view.block_lengths[number])
-            self._decoded += nbytes
-            if held is not None:
-                held.data, held.nbytes = data, nbytes
+        for block in group:
+            block.data = read[block.number]
+            block.nbytes = block.data.get_total_buffer_size()
+            self._indexed += int(self.view.block_lengths[block.number])
+            self._decoded += block.nbytes
 
     def expected_bytes(self, number: int) -> int:
         """The bytes of a block in memory, if it grows as those did that were read."""
         growth = max(1.0, self._decoded / max(1, self._indexed))
         return int(growth * self.view.block_lengths[number])
 
-    def release(self, numbers: Iterable[int]) -> None:
-        """Drop blocks that no other lane holds. Not in a forked process, where locks of futures may be held forever."""
-        if self._process != self._getpid():
-            return
-        for number in numbers:
-            self._held[number].users -= 1
-            if not self._held[number].users:
-                del self._held[number]
-
-    def held(self, number: int) -> HeldBlock | None:
-        """A block that some lane holds."""
-        return self._held.get(number)
-
     def data(self, number: int) -> Data:
         """The rows of a block: a view, or in memory, or read now.
 
         Nobody waits here for one on its way: the thread that is to read it may be this one.
         """
-        held = self.held(number)
-        if held is not None and held.request is not None and held.request.done():
+        held = self._held.get(number)
+        if held is not None and held.request is not None and held.is_done:
             if held.request.cancelled():
                 raise StaleIteratorError("This iterator is out of date: what it reads was closed.")
             held.request.result()  # raises if it failed
@@ -232,24 +220,26 @@ class OpenFiles:
 
     def keeps(self, number: int) -> bool:
         """True if a block is in memory anyway, or takes none."""
-        return number in self._held or self.is_view(number)
+        held = self._held.get(number)
+        return (held is not None and held.data is not None) or self.is_view(number)
 
     def is_view(self, number: int) -> bool:
         """True if a block is a view of its file, which takes no memory to hold."""
         return self.blocks.views[self.view.file_of(number)]
 
-    def _joins(self, group: Sequence[int], number: int) -> bool:
+    def _joins(self, group: Sequence[HeldBlock], number: int) -> bool:
         """True if a block is fetched together with the group before it: it is the next one of the same file.
 
         Of a store, all columns must be read, so that the bytes are adjacent and become one request. A group is only a
         part of what is read ahead, so that several groups are fetched at a time.
         """
-        file = self.view.file_of(group[-1])
-        if number != group[-1] + 1 or number >= self.view.first_blocks[file + 1] or len(group) >= GROUP_BLOCKS:
+        first, last = group[0].number, group[-1].number
+        file = self.view.file_of(last)
+        if number != last + 1 or number >= self.view.first_blocks[file + 1] or len(group) >= GROUP_BLOCKS:
             return False
         if self.is_remote and not self.blocks.is_read_whole(file):
             return False
-        return bool(self.view.block_lengths[group[0] : number + 1].sum() <= self._group_bytes)
+        return bool(self.view.block_lengths[first : number + 1].sum() <= self.group_bytes)
 
     def check_process(self) -> None:
         """Raise in a forked process: the threads do not exist there."""
@@ -310,21 +300,17 @@ class StepSizes:
         return cls(step, run, max(1, min(threads, MADE_BYTES // lanes // (step * row_bytes))))
 
 
+@dataclass(slots=True)
 class Step:
     """Rows that are made together."""
 
-    def __init__(self, opened: OpenFiles, positions: I64, numbers: I64, window: int) -> None:
-        self.positions, self.numbers, self.window = positions, numbers, window
-        self.to_hold: list[int] = []
-        """The blocks that must be in memory before the rows are made."""
-        if opened.decodes:
-            blocks, _ = blocks_of(opened.view.block_starts, np.sort(self.numbers))
-            self.to_hold = [number for number in blocks.tolist() if not opened.is_view(number)]
-        most = max(LEAST_HELD_BYTES, opened.window_bytes)
-        if len(self.to_hold) > 2 and opened.view.block_lengths[self.to_hold].sum() > most:
-            self.to_hold = []  # so many that they are read and dropped one by one; two are where large blocks meet
-        self.is_requested = not self.to_hold
-        self.made: Future[list[pa.RecordBatch]] | None = None
+    positions: I64
+    numbers: I64
+    window: int
+    """The number of the window that has the first of them."""
+    blocks: Sequence[HeldBlock]
+    """What must be in memory before the rows are made."""
+    made: Future[list[pa.RecordBatch]] | None = None
 
 
 def blocks_of(starts: I64, rising: I64) -> tuple[I64, list[int]]:
@@ -410,7 +396,7 @@ class LaneRows:
         self._is_first, self._step_rows = True, min(FIRST_ROWS, self._sizes.step)
         self._is_known = True
         """False if the next positions are not known before all planned rows are handed on, or if there are none."""
-        self._until: dict[int, int] = {}
+        self._needed: dict[HeldBlock, int] = {}
         """The blocks that the lane holds, each with the position from which on it does not need them."""
 
     def runs(self, wanted: Iterator[I64], most_rows: int | None = None) -> Iterator[RowRun]:
@@ -419,32 +405,30 @@ class LaneRows:
         An empty array says that the rows before it are needed before the next positions are known.
         """
         steps, most_rows = self._steps(wanted), most_rows or self._sizes.run
-        try:
-            while True:
-                self._opened.check_process()
+        while True:
+            self._opened.check_process()
+            self._plan(steps)
+            if not self._planned:
+                return
+            begin = int(self._planned[0].positions[0])
+            self._needed = {block: until for block, until in self._needed.items() if until > begin}
+            self._make_ahead()
+            made = self._made(self._planned[0])
+            if self._opened.decodes:
                 self._plan(steps)
-                if not self._planned:
-                    return
-                self._release(int(self._planned[0].positions[0]))
                 self._make_ahead()
-                made = self._made(self._planned[0])
-                if self._opened.decodes:
-                    self._plan(steps)
-                    self._make_ahead()
-                yield from self._runs_of(self._planned[0], made, most_rows)
-                self._planned.popleft()
-        finally:
-            self._opened.release(self._until)
+            yield from self._runs_of(self._planned[0], made, most_rows)
+            self._planned.popleft()
 
     def _steps(self, wanted: Iterator[I64]) -> Iterator[Step | None]:
-        """Positions as steps; None where the next are not known yet."""
+        """Positions as steps; None where the next are not known before all planned rows are handed on."""
         waiting = list[I64]()
-        for array in chain(wanted, (None,)):
-            waiting += [] if array is None else [array]
+        for array in chain(wanted, (np.empty(0, np.int64),)):
+            waiting.append(array)
             can_wait = not self._is_first and len(waiting) < MAX_ARRAYS and sum(map(len, waiting)) < self._step_rows
-            if array is not None and len(array) and can_wait:
+            if len(array) and can_wait:
                 continue
-            left, waiting = np.concatenate(waiting or [np.empty(0, np.int64)]), []
+            left, waiting = np.concatenate(waiting), []
             while len(left):
                 most = self._step_rows if len(left) >= 2 * self._step_rows else len(left)
                 step = self._step(left[:most])
@@ -452,7 +436,7 @@ class LaneRows:
                 left, self._is_first = left[len(step.positions) :], False
                 if len(step.positions) >= self._step_rows:
                     self._step_rows = min(2 * self._step_rows, self._sizes.step)
-            if array is not None and not len(array):
+            if not len(array) and self._planned:
                 yield None
 
     def _step(self, positions: I64) -> Step:
@@ -460,95 +444,91 @@ class LaneRows:
 
         The first row after a resume waits for its own block, so the first step has no other.
         """
-        window = int(np.searchsorted(self._windows, positions[0], "right"))
-        if self._is_first:
-            owners = np.searchsorted(self._opened.view.block_starts, self._order.rows(positions), "right")
-            positions = positions[: int((owners != owners[0]).argmax()) or len(positions)]
-        if self._opened.window_bytes:
+        opened, window = self._opened, int(np.searchsorted(self._windows, positions[0], "right"))
+        if opened.window_bytes:
             positions = positions[: int(np.searchsorted(positions, self._windows[window]))]
         numbers = self._order.rows(positions)
-        if self._opened.has_small_blocks:
-            blocks = np.searchsorted(self._opened.view.block_starts, numbers, "right")
-            rising = np.argsort(blocks, kind="stable")
-            firsts = np.sort(rising[np.diff(blocks[rising], prepend=-1) > 0])
-            if len(firsts) > STEP_BLOCKS:
-                positions, numbers = positions[: firsts[STEP_BLOCKS]], numbers[: firsts[STEP_BLOCKS]]
-        return Step(self._opened, positions, numbers, window)
+        if self._is_first:
+            owners = np.searchsorted(opened.view.block_starts, numbers, "right")
+            first = int((owners != owners[0]).argmax()) or len(positions)
+            positions, numbers = positions[:first], numbers[:first]
+        blocks = list[int]()
+        if opened.decodes:
+            owners, _ = blocks_of(opened.view.block_starts, np.sort(numbers))
+            blocks = [number for number in owners.tolist() if not opened.is_view(number)]
+        most = max(LEAST_HELD_BYTES, opened.window_bytes)
+        if len(blocks) > 2 and opened.view.block_lengths[blocks].sum() > most:
+            blocks = []  # so many that they are read and dropped one by one; two are where large blocks meet
+        return Step(positions, numbers, window, [*map(opened.hold, blocks)])
 
     def _plan(self, steps: Iterator[Step | None]) -> None:
         """Plan further steps and request their blocks, as far ahead as bytes allow."""
         self._is_known = self._is_known or not self._planned
+        requested = list[HeldBlock]()
         while not self._planned or (
-            self._request(self._planned[-1]) and self._is_known and len(self._planned) < self._most_planned
+            self._needs(self._planned[-1], requested) and self._is_known and len(self._planned) < self._most_planned
         ):
-            try:
-                step = next(steps)
-            except StopIteration:
-                self._is_known = False
-                break
+            step = next(steps, None)
             self._is_known = step is not None
-            if step is not None:
-                self._planned.append(step)
-        self._opened.request(unless=self._can_wait)
+            if step is None:
+                break
+            self._planned.append(step)
+        self._opened.request(requested)
         self._most_planned = min(2 * self._most_planned, MAX_STEPS)
 
-    def _can_wait(self, numbers: Sequence[int]) -> bool:
-        """True if none of these blocks is needed soon: in the first half of what is planned, if more will be."""
-        soon = islice(self._planned, len(self._planned) // 2 + 1)
-        return self._is_known and not any(number in step.to_hold for step in soon for number in numbers)
+    def _needs(self, step: Step, requested: list[HeldBlock]) -> bool:
+        """Hold the blocks of a step that may be read ahead now, and return true if that is all.
 
-    def _request(self, step: Step) -> bool:
-        """Request the blocks of a step, and return true if all are. Those of the first step are needed in any case."""
-        if not step.is_requested:
-            missing = [number for number in step.to_hold if number not in self._until]
-            fitting = missing if step is self._planned[0] else self._fitting(step, missing)
-            self._opened.hold(fitting)
-            if step is self._planned[0]:
-                self._opened.request()
-            step.is_requested = len(fitting) == len(missing)
-            self._until |= dict.fromkeys(fitting, 0)
-            end = int(self._windows[int(np.searchsorted(self._windows, step.positions[-1], "right"))])
-            used = int(step.positions[-1]) + 1  # a block of one row, such as an image, is not needed again
-            for number in step.to_hold:
-                if number in self._until:
-                    is_used = self._opened.view.block_rows[number] == 1
-                    self._until[number] = max(used if is_used else end, self._until[number])
-        return step.is_requested
+        Those of the first step are requested at once, the others are added to what is ``requested``.
+        """
+        missing = [block for block in step.blocks if block not in self._needed]
+        fitting = missing if step is self._planned[0] else self._fitting(step, missing)
+        requested += fitting
+        if step is self._planned[0]:
+            self._opened.request(requested)
+        self._needed |= dict.fromkeys(fitting, 0)
+        end = int(self._windows[int(np.searchsorted(self._windows, step.positions[-1], "right"))])
+        used = int(step.positions[-1]) + 1  # a block of one row, such as an image, is not needed again
+        for block in step.blocks:
+            if block in self._needed:
+                is_used = self._opened.view.block_rows[block.number] == 1
+                self._needed[block] = max(used if is_used else end, self._needed[block])
+        return len(fitting) == len(missing)
 
-    def _fitting(self, step: Step, missing: Sequence[int]) -> Sequence[int]:
+    def _fitting(self, step: Step, missing: list[HeldBlock]) -> list[HeldBlock]:
         """The first blocks that may be read ahead now. One more than the first step needs always may.
 
-        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one.
+        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one. If there
+        is not room for a whole group of neighbours, all wait, so that they are fetched together.
         """
-        if self._opened.nothing_ahead:
+        opened, now = self._opened, set(self._planned[0].blocks)
+        if opened.nothing_ahead:
             return []
-        opened, now = self._opened, set(self._planned[0].to_hold)
-        held = [block for block in map(opened.held, self._until) if block is not None]
-        ahead = sum(block.nbytes for block in held if block.number not in now)
+        held = sum(block.nbytes for block in self._needed)
+        ahead = sum(block.nbytes for block in self._needed if block not in now)
         room = opened.bytes_ahead - ahead
         if opened.window_bytes and step.window <= self._planned[0].window + 1:
-            room = max(room, opened.window_bytes - sum(block.nbytes for block in held))
-        fitting = int((np.cumsum([*map(opened.expected_bytes, missing)]) <= room).sum())
-        fitting = min(fitting, max(0, STEP_BLOCKS - sum(not block.is_done for block in held)))
+            room = max(room, opened.window_bytes - held)
+        if ahead and room < opened.group_bytes:
+            return []
+        fitting = int((np.cumsum([opened.expected_bytes(block.number) for block in missing]) <= room).sum())
+        fitting = min(fitting, max(0, STEP_BLOCKS - sum(not block.is_done for block in self._needed)))
         return missing[: max(fitting, 0 if ahead else 1)]
 
     def _make_ahead(self) -> None:
         """Let threads make the next steps whose blocks are in memory."""
-        for number, step in enumerate(self._planned):
-            if number > self._sizes.made_ahead or not step.is_requested:
+        for step in islice(self._planned, 1, self._sizes.made_ahead + 1):
+            if any(block not in self._needed for block in step.blocks):
                 return
-            if step.made is None and number and all(block.is_done for block in self._blocks_of(step)):
+            if step.made is None and all(block.is_done for block in step.blocks):
                 step.made = self._opened.submit(make_rows, self._opened, step.numbers)
 
     def _made(self, step: Step) -> list[pa.RecordBatch]:
         """The rows of a step. If no thread has begun to make them, this one does."""
         if step.made is not None and not step.made.cancel():
             return step.made.result()
-        wait({block.request for block in self._blocks_of(step) if block.request is not None})
+        wait({block.request for block in step.blocks if block.request is not None})
         return make_rows(self._opened, step.numbers)
-
-    def _blocks_of(self, step: Step) -> Iterator[HeldBlock]:
-        return filter(None, map(self._opened.held, step.to_hold))
 
     def _runs_of(self, step: Step, made: Sequence[pa.RecordBatch], most_rows: int) -> Iterator[RowRun]:
         """The rows of a step, a run at a time."""
@@ -560,10 +540,3 @@ class LaneRows:
                 numbers = step.numbers[at]
                 begin += rows.num_rows
                 yield RowRun(Rows(rows, origin=RowOrigin(numbers, locate)), step.positions[at, None] + 1, numbers)
-
-    def _release(self, position: int) -> None:
-        """Release the blocks that are not needed from a position on."""
-        done = [number for number, until in self._until.items() if until <= position]
-        self._opened.release(done)
-        for number in done:
-            del self._until[number]

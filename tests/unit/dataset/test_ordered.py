@@ -102,7 +102,7 @@ def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch)
     folder = write_files(tmp_path / "sparse", [4000], kinds=["parquet"], block=40)
     monkeypatch.setattr("midepoch.sources.ahead.LEAST_HELD_BYTES", 100)
     held, hold = [], OpenFiles.hold
-    monkeypatch.setattr(OpenFiles, "hold", lambda self, numbers: (hold(self, numbers), held.append(len(self._held)))[0])
+    monkeypatch.setattr(OpenFiles, "hold", lambda self, number: (hold(self, number), held.append(len(self._held)))[0])
     assert sorted(ids(me.read(folder).shuffle(1, level="row"))) == list(range(4000))
     assert max(held, default=0) < 5
 

@@ -163,10 +163,10 @@ def test_images_that_were_handed_on_are_not_held(tmp_path, monkeypatch):
     most = 0
     request = OpenFiles.request
 
-    def watched(self, *arguments, **options):
+    def watched(self, blocks):
         nonlocal most
         most = max(most, len(self._held))
-        return request(self, *arguments, **options)
+        return request(self, blocks)
 
     monkeypatch.setattr(OpenFiles, "request", watched)
     rows = list(me.image_folder(tmp_path / "train", decoder=None).shuffle(seed=1))

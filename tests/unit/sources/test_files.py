@@ -218,7 +218,7 @@ def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_pa
     ("kind", "level", "rows"), [("stream", "row", 32768), ("stream", "file", 8192), ("parquet", "row", 32768)]
 )
 def test_more_rows_are_picked_together_where_all_are_scattered(tmp_path, kind, level, rows):
-    write_numbers(tmp_path / f"a{SUFFIXES[kind]}", 0, 40, kind)
+    write_numbers(tmp_path / f"a{SUFFIXES[kind]}", 0, 640, kind, rows=64)
     opened = file_rows(me.read(tmp_path).shuffle(1, level=level), "test").open(1)
     opened.close()
     assert opened.sizes.step == rows
