@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
+from midepoch.formats import FORMATS
 from midepoch.formats.base import Block
-from midepoch.formats.text import csv, jsonl
 from midepoch.formats.text import records as text
 
 GOOD = "".join(f'{{"a": {number}, "b": "x"}}\n' for number in range(100))
@@ -178,16 +178,16 @@ def test_bytes_that_changed_after_indexing_are_an_error(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n')
     schema = pa.schema([("a", pa.int64())])
-    reader = jsonl.open_blocks(str(path), schema, schema)
+    reader = FORMATS["jsonl"].open_blocks(str(path), schema, schema)
     assert reader.read(Block(0, 0, 18, 2)).num_rows == 2
     with pytest.raises(me.DataFormatError, match=r"a\.jsonl has 2 rows from byte 0 on, and had 3 when"):
         reader.read(Block(0, 0, 18, 3))
     for content in ('{"a": "x"}\n', "null\nnull\n", "", "x"):
         path.write_text(content)
         with pytest.raises(me.DataFormatError, match=r"a\.jsonl cannot be parsed from byte 0 on"):
-            jsonl.open_blocks(str(path), schema, schema).read(Block(0, 0, 18, 2))
+            FORMATS["jsonl"].open_blocks(str(path), schema, schema).read(Block(0, 0, 18, 2))
     path = tmp_path / "a.csv"
     for content in ("a\nb\n", "", "1,2\n"):
         path.write_text(content)
         with pytest.raises(me.DataFormatError, match=r"a\.csv cannot be parsed from byte 0 on"):
-            csv.open_blocks(str(path), schema, schema).read(Block(0, 0, 18, 2))
+            FORMATS["csv"].open_blocks(str(path), schema, schema).read(Block(0, 0, 18, 2))

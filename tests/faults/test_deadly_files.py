@@ -9,13 +9,13 @@ import pytest
 
 import midepoch as me
 from midepoch.formats import arrow, parquet
-from midepoch.formats.text import jsonl
+from midepoch.formats.text import records
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # torch reports the kill once more
 ]
-READERS = {"parquet": parquet.ParquetBlocks, "arrow": arrow.ArrowBlocks, "jsonl": jsonl.TextBlocks}
+READERS = {"parquet": parquet.ParquetBlocks, "arrow": arrow.ArrowBlocks, "jsonl": records.TextBlocks}
 BLOCKS = {"parquet": "row group", "arrow": "record batch", "mapped": "record batch", "jsonl": "block"}
 SUFFIXES = {"mapped": "arrow"}
 

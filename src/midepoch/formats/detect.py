@@ -6,7 +6,7 @@ from dataclasses import replace
 from midepoch.errors import DataFormatError
 from midepoch.formats import arrow, mds, orc, parquet, tar
 from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, as_read
-from midepoch.formats.text import csv, json_array, jsonl
+from midepoch.formats.text import csv, json
 from midepoch.formats.text.records import BOM, codec_of, open_text
 from midepoch.storage.listing import unread_kind
 from midepoch.storage.objects import Location, open_bytes
@@ -27,7 +27,7 @@ def register_format(format: Format) -> None:
 # tar first, because its files begin with the name of a member, which can look like anything.
 for _format in (
     *(tar.FORMAT, mds.FORMAT, arrow.FORMAT, parquet.FORMAT, orc.FORMAT),
-    *(jsonl.LINES, csv.FORMAT, jsonl.FORMAT, json_array.FORMAT),
+    *(json.LINES, csv.FORMAT, json.JSONL, json.ARRAY),
 ):
     register_format(_format)
 

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +12,14 @@ import pyarrow.csv as pc
 from midepoch._common.checks import count
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan
 from midepoch.formats.text.records import (
     NEWLINE,
     READ_BYTES,
+    Grammar,
     MalformedError,
-    TextBlocks,
     bad_byte,
     compressible,
-    open_text,
-    scan_text,
+    text_format,
     text_start,
     wider_type,
 )
@@ -32,27 +31,25 @@ QUOTED = rb'(?<![^%b\n\r])"(?:[^"]+|"")*+("?)'
 TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 
 
-def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
-    """The runs of records of a file and the types of its columns, from one pass over the file."""
-    file = open_text(path)
-    delimiter = _delimiter(path)
-    names, start = _header(path, file, delimiter, limit)
-    scanned = scan_text(path, "csv", file, start, Records(delimiter, tuple(names)), limit)
-    untyped = pa.schema([(name, pa.null()) for name in names])
-    return scanned if scanned.schema is not None else replace(scanned, schema=untyped)
-
-
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
-    """Open a file; its header was read when it was scanned."""
-    return TextBlocks(path, open_text(path), Records(_delimiter(path), tuple(own.names)), wanted)
-
-
 @dataclass(frozen=True, slots=True)
-class Records:
+class Records(Grammar):
     """The grammar of a CSV file with these columns, after its header."""
 
     delimiter: str
     names: tuple[str, ...]
+
+    @classmethod
+    def begun(cls, path: Location, file: Bytes, limit: int) -> tuple[Self, int]:
+        delimiter = _delimiter(path)
+        names, start = _header(path, file, delimiter, limit)
+        return cls(delimiter, tuple(names)), start
+
+    @classmethod
+    def known(cls, path: Location, own: pa.Schema) -> Self:
+        return cls(_delimiter(path), tuple(own.names))
+
+    def columns(self) -> pa.Schema:
+        return pa.schema([(name, pa.null()) for name in self.names])
 
     def record_ends(self, data: bytes, *, last: bool) -> I64:
         return record_ends(data, ord(self.delimiter), last=last)
@@ -168,11 +165,10 @@ def _header(path: Location, file: Bytes, delimiter: str, limit: int) -> tuple[li
     return names, start + end
 
 
-FORMAT = Format(
-    name="csv",
+FORMAT = text_format(
+    "csv",
+    Records,
     suffixes=compressible(".csv", ".tsv"),
     types="text",
     is_text=lambda head: head.assumed == "csv",  # a CSV file may begin with a brace or bracket
-    scan=scan,
-    open_blocks=open_blocks,
 )

@@ -1,9 +1,10 @@
 """What the text formats share: whole records as blocks, types that fit all values, and files compressed as a whole."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Lock
-from typing import Protocol
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from midepoch._common.checks import count
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import Block, Scan, check_inflation, read_as, with_inner
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, check_inflation, read_as, with_inner
 from midepoch.storage.objects import Bytes, Location, open_bytes, open_file
 
 CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -37,20 +38,50 @@ class MalformedError(Exception):
     """The bytes do not follow the format. The message says what is wrong, without the file's name."""
 
 
-class Grammar(Protocol):
+class Grammar(ABC):
     """A text format: how its bytes are divided into records and parsed, and how an error in them is described."""
 
+    @classmethod
+    def begun(cls, path: Location, file: Bytes, limit: int) -> tuple[Self, int]:
+        """The grammar of a file that is scanned, and the offset of its first record. ``limit`` is max_record_bytes."""
+        return cls(), text_start(file)
+
+    @classmethod
+    def known(cls, path: Location, own: pa.Schema) -> Self:
+        """The grammar of a file whose schema was found before."""
+        return cls()
+
+    def columns(self) -> pa.Schema | None:
+        """The columns of a file that may have no records."""
+        return None
+
+    @abstractmethod
     def record_ends(self, data: bytes, *, last: bool) -> I64:
         """The offsets right after each whole record, in bytes that begin with one; ``last`` if no bytes follow."""
 
+    @abstractmethod
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
         """A schema that fits the known one and the rows of these records, and the number of these rows."""
 
+    @abstractmethod
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         """The rows of these records, under a schema."""
 
+    @abstractmethod
     def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
         """What is wrong in these records, and in which row or line. Before them are ``rows`` and ``lines()``."""
+
+
+def text_format(name: str, grammar: type[Grammar], **facts: Any) -> Format:
+    """The format of the text files that follow a grammar. ``facts`` are the other fields of a :class:`Format`."""
+
+    def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
+        return _scan(path, name, grammar, limit)
+
+    def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
+        return TextBlocks(path, open_text(path), grammar.known(path, own), wanted)
+
+    return Format(name=name, scan=scan, open_blocks=open_blocks, **facts)
 
 
 def _lines_before(file: Bytes, offset: int) -> int:
@@ -58,14 +89,12 @@ def _lines_before(file: Bytes, offset: int) -> int:
     return sum(file.read_at(min(READ_BYTES, offset - start), start).count(b"\n") for start in starts)
 
 
-def scan_text(path: Location, format: str, file: Bytes, start: int, grammar: Grammar, limit: int) -> Scan:
-    """The blocks and the schema of a file whose records begin at ``start``, from one pass over all of it.
-
-    A record has at most ``limit`` bytes.
-    """
+def _scan(path: Location, format: str, kind: type[Grammar], limit: int) -> Scan:
+    """The blocks and the schema of a file, from one pass over all of it. A record has at most ``limit`` bytes."""
+    file = open_text(path)
     seeks = not isinstance(file, Inflated)
-    blocks, rows = [], 0
-    schema: pa.Schema | None = None
+    grammar, start = kind.begun(path, file, limit)
+    blocks, rows, schema = [], 0, grammar.columns()
     for offset, data in _whole_records(path, file, start, seeks, grammar, limit):
         try:
             schema, added = grammar.infer(data, schema)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import values
-from midepoch.formats.text.jsonl import MOST_LEVELS, is_too_deep
+from midepoch.formats.text.json import MOST_LEVELS, is_too_deep
 from texts import BOM, completed, lines, many, rows_of, small_blocks
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(

@@ -1,30 +1,34 @@
-"""JSON lines: one object a line. A block is a run of lines, read without those before it. Or a row is a whole line."""
+"""JSON: one object a line, or one array of objects a file. A block is a run of them, read without those before it.
+
+Of the format "lines", a row is a whole line, whatever its fields are.
+"""
 
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
 from midepoch._common.hashing import I64
-from midepoch.formats.base import MAX_RECORD_BYTES, Format, Scan, TextHead, with_inner
+from midepoch.errors import DataFormatError
+from midepoch.formats.base import TextHead, with_inner
 from midepoch.formats.text.records import (
     NEWLINE,
+    READ_BYTES,
+    Grammar,
     MalformedError,
-    TextBlocks,
     bad_byte,
     check_utf8,
     compressible,
-    open_text,
-    scan_text,
+    text_format,
     text_start,
     widened,
     with_items,
 )
-from midepoch.storage.objects import Location
+from midepoch.storage.objects import Bytes, Location
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
 FIX = "Correct or remove it, and open the dataset again."
@@ -34,22 +38,18 @@ MOST_LEVELS = 100
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, or the rest of the text if it is not closed, so that nothing is searched twice."""
 OPENING, CLOSING = b"{[", b"}]"
+QUOTE, COMMA = map(ord, '",')
+ESCAPED = re.compile(rb"\\.", re.DOTALL)
+STEPS = np.zeros(256, np.int8)
+STEPS[[ord("{"), ord("[")]] = 1
+STEPS[[ord("}"), ord("]")]] = -1
+IS_MARK = STEPS != 0
+IS_MARK[[QUOTE, COMMA]] = True
 CLASH = re.compile(r"Field (.*?) has incompatible types: (.*?) vs (.*?)(?:: Unable to merge: |\Z)", re.DOTALL)
 """How Arrow names a field that has two types, and then the fields inside it."""
 
 
-def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
-    """The runs of lines of a file and the schema of all its objects, from one pass over the file."""
-    file = open_text(path)
-    return scan_text(path, "jsonl", file, text_start(file), Lines(), limit)
-
-
-def open_blocks(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
-    """Open a file."""
-    return TextBlocks(path, open_text(path), Lines(), wanted)
-
-
-class Lines:
+class Lines(Grammar):
     """The grammar of JSON lines."""
 
     def record_ends(self, data: bytes, *, last: bool) -> I64:
@@ -57,24 +57,29 @@ class Lines:
         return np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE) + 1
 
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-        return infer_lines(data, known)
+        """A schema that fits the known one and the objects of these lines, and the number of these objects.
+
+        Strings stay strings, even those that look like times: values are those that ``json.loads`` returns.
+        """
+        objects = _count_objects(data)
+        if not objects:
+            return known, 0
+        check_utf8(data)
+        table = _read(data, pj.ParseOptions(newlines_in_values=False))
+        if table.num_rows != objects:
+            raise MalformedError("has more than one value in a line")
+        inferred = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
+        return inferred if known is None else widened(known, inferred), objects
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
-        return parse_lines(data, wanted)
+        """The wanted fields of the objects of these lines; a missing field is null."""
+        if not data.lstrip().startswith(b"{"):
+            raise MalformedError("there is no JSON object")
+        schema = pa.schema([field.with_type(with_items(field.type)) for field in wanted])
+        return _read(data, pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"))
 
     def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
         return explain_lines(data, error, "line", lines())
-
-
-def scan_lines(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
-    """The runs of lines of a file, from one pass over the file."""
-    file = open_text(path)
-    return scan_text(path, "lines", file, text_start(file), TextLines(), limit)
-
-
-def open_lines(path: Location, own: pa.Schema, wanted: pa.Schema) -> TextBlocks:
-    """Open a file."""
-    return TextBlocks(path, open_text(path), TextLines(), wanted)
 
 
 class TextLines(Lines):
@@ -97,28 +102,75 @@ def _is_text(head: TextHead) -> bool:
     return head.asked == "lines" and is_jsonl
 
 
-def infer_lines(data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
-    """A schema that fits the known one and the objects of these lines, and the number of these objects.
+class Elements(Lines):
+    """The grammar of an array, after its opening bracket."""
 
-    Strings stay strings, even those that look like times: values are those that ``json.loads`` returns.
-    """
-    objects = _count_objects(data)
-    if not objects:
-        return known, 0
-    check_utf8(data)
-    table = _read(data, pj.ParseOptions(newlines_in_values=False))
-    if table.num_rows != objects:
-        raise MalformedError("has more than one value in a line")
-    inferred = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
-    return inferred if known is None else widened(known, inferred), objects
+    @classmethod
+    def begun(cls, path: Location, file: Bytes, limit: int) -> tuple[Self, int]:
+        start = text_start(file)
+        head = file.read_at(READ_BYTES, start)
+        if not head.lstrip().startswith(b"["):
+            raise DataFormatError(f"{path} is no JSON array: it begins with {head.lstrip()[:8]!r} instead of '['.")
+        return cls(), start + head.index(b"[") + 1
+
+    def record_ends(self, data: bytes, *, last: bool) -> I64:
+        """After each comma between elements, and before the closing bracket."""
+        commas, close = _outline(data)
+        if close is None:
+            if last:
+                raise MalformedError("is truncated: its array is not closed. Copy or write it again")
+            return commas + 1
+        if data[close + 1 :].strip():
+            raise MalformedError("has more text after its array. A JSON file must hold one array of objects")
+        if len(commas) and not data[int(commas[-1]) + 1 : close].strip():
+            raise MalformedError("has a comma after the last element of its array. Remove it")
+        return np.append(commas + 1, close) if close else commas
+
+    def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
+        lines = _as_lines(data)
+        if _stray_comma(lines) is not None:
+            raise MalformedError("has a comma without an element before it")
+        return super().infer(lines, known)
+
+    def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
+        return super().parse(_as_lines(data), wanted)
+
+    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
+        elements = _as_lines(data)
+        stray = _stray_comma(elements)
+        if stray is not None:
+            return f"element {rows + stray + 1:,}: a comma has no element before it. {FIX}"
+        return explain_lines(elements, error, "element", rows)
 
 
-def parse_lines(data: bytes, wanted: pa.Schema) -> pa.Table:
-    """The wanted fields of the objects of these lines; a missing field is null."""
-    if not data.lstrip().startswith(b"{"):
-        raise MalformedError("there is no JSON object")
-    schema = pa.schema([field.with_type(with_items(field.type)) for field in wanted])
-    return _read(data, pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"))
+def _as_lines(data: bytes) -> bytes:
+    """Elements as JSON lines: commas between them become newlines, and newlines, mere blank space here, blanks."""
+    commas, close = _outline(data)
+    letters = np.frombuffer(data if close is None else data[:close], np.uint8).copy()
+    letters[letters == ord("\n")] = ord(" ")
+    letters[commas] = ord("\n")
+    return letters.tobytes()
+
+
+def _stray_comma(lines: bytes) -> int | None:
+    """The number, among these elements as lines, of the first that is blank though a comma follows."""
+    if re.search(rb"(?:\A|\n)[ \t\r]*\n", lines) is None:
+        return None
+    return next(number for number, line in enumerate(lines.split(b"\n")) if not line.strip())
+
+
+def _outline(data: bytes) -> tuple[I64, int | None]:
+    """The offsets of the commas between elements, and of the bracket that closes the array, if it is there."""
+    letters = np.frombuffer(ESCAPED.sub(b"  ", data), np.uint8)
+    marks = np.flatnonzero(IS_MARK[letters])
+    kinds = letters[marks]
+    outside = np.cumsum(kinds == QUOTE) % 2 == 0
+    steps = STEPS[kinds]
+    depth = np.cumsum(np.where(outside, steps, 0))
+    closing = np.flatnonzero(depth < 0)
+    until = int(closing[0]) if len(closing) else len(marks)
+    is_comma = (kinds[:until] == COMMA) & outside[:until] & (depth[:until] == 0)
+    return marks[:until][is_comma], int(marks[until]) if len(closing) else None
 
 
 def _read(data: bytes, options: pj.ParseOptions) -> pa.Table:
@@ -231,12 +283,19 @@ def is_too_deep(line: bytes) -> bool:
     return len(steps) > 0 and int(np.cumsum(steps).max()) > MOST_LEVELS
 
 
-FORMAT = Format(
-    name="jsonl",
+LINES = text_format("lines", TextLines, suffixes=(), is_text=_is_text)
+JSONL = text_format(
+    "jsonl",
+    Lines,
     suffixes=compressible(*SUFFIXES),
     types="values",
     is_text=lambda head: head.begins.startswith(b"{"),
-    scan=scan,
-    open_blocks=open_blocks,
 )
-LINES = Format(name="lines", suffixes=(), is_text=_is_text, scan=scan_lines, open_blocks=open_lines)
+ARRAY = text_format(
+    "json",
+    Elements,
+    suffixes=compressible(*SUFFIXES),
+    types="values",
+    is_text=lambda head: head.begins.startswith(b"["),
+    includes=("jsonl",),  # many call both of them JSON
+)
