@@ -115,7 +115,7 @@ def test_C1_json_lines_that_are_no_json_are_broken_samples(tmp_path):
     assert sorted(ids(list(dataset))) == WHOLE
     assert dataset.metrics()["skipped"] == len(BROKEN) + 1
     assert any("The line is not JSON" in one["error"] for one in dataset.metrics()["skipped_samples"])
-    with pytest.raises(me.DataFormatError, match=r"chats.jsonl, line 61: this is no valid JSON object"):
+    with pytest.raises(me.DataFormatError, match=r"chats.jsonl, line 1: "):
         me.read(path)
 
 

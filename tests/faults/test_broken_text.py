@@ -36,16 +36,16 @@ def _block_sizes(request):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"a": 1', r"line 103: this is no valid JSON object \(Expecting ',' delimiter at column 8\)"),
-        ('{"a": 1}}', "line 103: this is no valid JSON object"),
-        ('{"a": 1} {"a": 2}', "line 103: this is no valid JSON object"),
-        ("null", "line 103: a row must be a JSON object, but this is b'null'"),
-        ("[1, 2]", "line 103: a row must be a JSON object"),
-        ("text", "line 103: this is no valid JSON object"),
-        ('{"a": 1, "a": 2}', "line 103: the field 'a' is there twice"),
+        ('{"a": 1', "line 103: Missing a comma or '}' after an object member"),
+        ('{"a": 1}}', "line 103: "),
+        ('{"a": 1} {"a": 2}', "line 103 has more than one value"),
+        ("null", "line 103 is no JSON object"),
+        ("[1, 2]", "line 103 is no JSON object"),
+        ("text", "line 103 is no JSON object"),
+        ('{"a": 1, "a": 2}', r"line 103: Column\(/a\) was specified twice"),
         ('{"b": "\\ud800"}', "line 103: The surrogate pair in string is invalid"),
         ('{"a": 1e999}', "line 103: Number too big"),
-        ('{"b": "a\tb"}', "line 103: this is no valid JSON object"),
+        ('{"b": "a\tb"}', "line 103: Invalid encoding in string"),
     ],
 )
 def test_an_error_names_the_number_of_the_damaged_line(tmp_path, line, message):
@@ -59,24 +59,22 @@ def test_an_error_names_the_number_of_the_damaged_line(tmp_path, line, message):
 @pytest.mark.usefixtures("_block_sizes")
 def test_an_error_names_the_line_of_a_byte_that_is_not_utf8(tmp_path):
     content = GOOD.encode() + b'{"b": "\xe9"}\n'
-    assert "line 101: the byte 0xe9 is not UTF-8" in error_of(tmp_path / "a.jsonl", content)
+    assert "line 101 is not UTF-8" in error_of(tmp_path / "a.jsonl", content)
     content = b"a,b\n" + b'1,"x\ny"\n' * 10 + b"1,\xe9\n1,2\n"
-    assert "line 22: the byte 0xe9 is not UTF-8" in error_of(tmp_path / "a.csv", content)
+    assert "row 11 after the header is not UTF-8" in error_of(tmp_path / "a.csv", content)
     assert "a.csv" in error_of(tmp_path / "a.csv", b"a,\xe9\n1,2\n")
 
 
-def test_a_clash_of_types_names_field_and_lines(tmp_path):
+def test_a_clash_of_types_names_field_and_line(tmp_path):
     path = tmp_path / "a.jsonl"
     bad = GOOD + '{"a": "x", "b": "y"}\n'
-    assert "line 101: the field 'a' is a string here and a number before" in error_of(path, bad)
-    with patch.object(text, "BLOCK_RECORDS", 10):
-        message = error_of(path, bad)
-    assert "lines 101 to 101: the field 'a' is string here and int64 before" in message
-    with patch.object(text, "BLOCK_RECORDS", 1):
-        nested = '{"a": {"b": [1]}}\n{"a": {"b": [true]}}'
-        assert "lines 2 to 2: the field 'a.b.item' is bool here and int64 before" in error_of(path, nested)
-        nested = '[{"a": {"b": [1]}}, {"a": {"b": [true]}}]'
-        assert "elements 2 to 2: the field 'a.b.item'" in error_of(tmp_path / "a.json", nested)
+    nested = '{"a": {"b": [1]}}\n{"a": {"b": [true]}}'
+    elements = '[{"a": {"b": [1]}}, {"a": {"b": [true]}}]'
+    for most in (10_000, 10, 1):
+        with patch.object(text, "BLOCK_RECORDS", most):
+            assert re.search("line 101: .*Field a has incompatible types: int64 vs string", error_of(path, bad))
+            assert re.search("line 2: .*Field item has incompatible types: int64 vs bool", error_of(path, nested))
+            assert re.search("element 2: .*Field item", error_of(tmp_path / "a.json", elements))
 
 
 @pytest.mark.usefixtures("_block_sizes")
@@ -88,14 +86,14 @@ def test_a_clash_of_types_names_field_and_lines(tmp_path):
         ("[", "is truncated: its array is not closed"),
         ('[{"a": 1}] {"a": 2}', "has more text after its array"),
         ('[{"a": 1}]]', "has more text after its array"),
-        ('[{"a": 1}, {"a": }]', "element 2: this is no valid JSON object"),
-        ('[{"a": 1}, {"a": 2} {"a": 3}]', "element 2: this is no valid JSON object"),
-        ('[{"a": 1}, 7]', "element 2: a row must be a JSON object"),
-        ('[{"a": 1}, null]', "element 2: a row must be a JSON object"),
+        ('[{"a": 1}, {"a": }]', "element 2: Invalid value"),
+        ('[{"a": 1}, {"a": 2} {"a": 3}]', "element 2 has more than one value"),
+        ('[{"a": 1}, 7]', "element 2 is no JSON object"),
+        ('[{"a": 1}, null]', "element 2 is no JSON object"),
         ('[{"a": 1}, {"a": 1]}]', "has more text after its array"),
-        ("[[1], [2]]", "element 1: a row must be a JSON object"),
-        ('[{"a": 1}, , {"a": 2}]', "element 2: a comma has no element before it"),
-        ('[, {"a": 1}]', "element 1: a comma has no element before it"),
+        ("[[1], [2]]", "element 1 is no JSON object"),
+        ('[{"a": 1}, , {"a": 2}]', "element 2 has a comma without an element before it"),
+        ('[, {"a": 1}]', "element 1 has a comma without an element before it"),
         ('[{"a": 1},]', "has a comma after the last element of its array"),
         ('[{"a": 1}, \n ]\n', "has a comma after the last element of its array"),
         ("[,]", "has a comma after the last element of its array"),
@@ -109,8 +107,9 @@ def test_a_broken_array(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n" + "1,2\n" * 50 + "1,2,3\n1,2\n", "row 51 after the header has 3 fields, and the header has 2"),
-        ('a,b\n"x\ny",2\n1\n', "row 2 after the header has 1 field, and the header has 2"),
+        ("a,b\n" + "1,2\n" * 50 + "1,2,3\n1,2\n", "row 51 after the header: Expected 2 columns, got 3: 1,2,3."),
+        ('a,b\n"x\ny",2\n1\n', "row 2 after the header: Expected 2 columns, got 1: 1."),
+        ("a,b\n1,2\n\n1\n", "row 2 after the header: Expected 2 columns, got 1: 1."),
         ('a,b\n1,"x\n2,y\n', "ends inside quotes"),
         ('a,"b\n1,2\n', "ends inside quotes"),
         ("a,\n1,2\n", "a column without a name in its first line"),

@@ -1,7 +1,6 @@
 """CSV with a header: a block is a run of whole records, quoted newlines included, read without those before it."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 
-from midepoch._common.checks import count
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.text.records import (
@@ -17,7 +15,6 @@ from midepoch.formats.text.records import (
     READ_BYTES,
     Grammar,
     MalformedError,
-    bad_byte,
     compressible,
     text_format,
     text_start,
@@ -34,6 +31,8 @@ TRUE, FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 @dataclass(frozen=True, slots=True)
 class Records(Grammar):
     """The grammar of a CSV file with these columns, after its header."""
+
+    place = "row {:,} after the header"
 
     delimiter: str
     names: tuple[str, ...]
@@ -68,21 +67,6 @@ class Records(Grammar):
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         """The wanted columns. An empty field is null, and in a column of strings the empty string."""
         return self._read(data, dict(zip(wanted.names, wanted.types, strict=True)), wanted.names)
-
-    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
-        """The row, counted from 1 after the header, and what is wrong with it."""
-        bad = bad_byte(data)
-        if bad is not None:
-            line = lines() + data[:bad].count(b"\n") + 1
-            return f"line {line:,}: the byte 0x{data[bad]:02x} is not UTF-8. Write the file again in UTF-8."
-        ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", str(error))
-        if not ragged:
-            return f"rows from {rows + 1:,} on: {error}"
-        row = rows + int(ragged[1])
-        return (
-            f"row {row:,} after the header has {count('field', int(ragged[3]))}, and the header has "
-            f"{int(ragged[2]):,}. Correct the row; a field that holds the delimiter must be quoted."
-        )
 
     def _read(self, data: bytes, types: dict[str, pa.DataType], names: list[str]) -> pa.Table:
         return pc.read_csv(

@@ -3,10 +3,8 @@
 Of the format "lines", a row is a whole line, whatever its fields are.
 """
 
-import json
 import re
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +18,6 @@ from midepoch.formats.text.records import (
     READ_BYTES,
     Grammar,
     MalformedError,
-    bad_byte,
     check_utf8,
     compressible,
     text_format,
@@ -31,7 +28,6 @@ from midepoch.formats.text.records import (
 from midepoch.storage.objects import Bytes, Location
 
 SUFFIXES = (".jsonl", ".ndjson", ".json")
-FIX = "Correct or remove it, and open the dataset again."
 TEXT = pa.schema([("line", pa.string())])
 MOST_LEVELS = 100
 """More than data has. Arrow cannot store the schema of some hundreds."""
@@ -45,12 +41,13 @@ STEPS[[ord("{"), ord("[")]] = 1
 STEPS[[ord("}"), ord("]")]] = -1
 IS_MARK = STEPS != 0
 IS_MARK[[QUOTE, COMMA]] = True
-CLASH = re.compile(r"Field (.*?) has incompatible types: (.*?) vs (.*?)(?:: Unable to merge: |\Z)", re.DOTALL)
-"""How Arrow names a field that has two types, and then the fields inside it."""
 
 
 class Lines(Grammar):
     """The grammar of JSON lines."""
+
+    place = "line {:,}"
+    is_line = True
 
     def record_ends(self, data: bytes, *, last: bool) -> I64:
         """After each newline: a JSON string contains none."""
@@ -67,7 +64,7 @@ class Lines(Grammar):
         check_utf8(data)
         table = _read(data, pj.ParseOptions(newlines_in_values=False))
         if table.num_rows != objects:
-            raise MalformedError("has more than one value in a line")
+            raise MalformedError("has more than one value")
         inferred = pa.schema([field.with_type(_without_times(field.type)) for field in table.schema])
         return inferred if known is None else widened(known, inferred), objects
 
@@ -77,9 +74,6 @@ class Lines(Grammar):
             raise MalformedError("there is no JSON object")
         schema = pa.schema([field.with_type(with_items(field.type)) for field in wanted])
         return _read(data, pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"))
-
-    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
-        return explain_lines(data, error, "line", lines())
 
 
 class TextLines(Lines):
@@ -105,6 +99,9 @@ def _is_text(head: TextHead) -> bool:
 class Elements(Lines):
     """The grammar of an array, after its opening bracket."""
 
+    place = "element {:,}"
+    is_line = False
+
     @classmethod
     def begun(cls, path: Location, file: Bytes, limit: int) -> tuple[Self, int]:
         start = text_start(file)
@@ -128,19 +125,12 @@ class Elements(Lines):
 
     def infer(self, data: bytes, known: pa.Schema | None) -> tuple[pa.Schema | None, int]:
         lines = _as_lines(data)
-        if _stray_comma(lines) is not None:
+        if re.search(rb"(?:\A|\n)[ \t\r]*\n", lines) is not None:
             raise MalformedError("has a comma without an element before it")
         return super().infer(lines, known)
 
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         return super().parse(_as_lines(data), wanted)
-
-    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
-        elements = _as_lines(data)
-        stray = _stray_comma(elements)
-        if stray is not None:
-            return f"element {rows + stray + 1:,}: a comma has no element before it. {FIX}"
-        return explain_lines(elements, error, "element", rows)
 
 
 def _as_lines(data: bytes) -> bytes:
@@ -150,13 +140,6 @@ def _as_lines(data: bytes) -> bytes:
     letters[letters == ord("\n")] = ord(" ")
     letters[commas] = ord("\n")
     return letters.tobytes()
-
-
-def _stray_comma(lines: bytes) -> int | None:
-    """The number, among these elements as lines, of the first that is blank though a comma follows."""
-    if re.search(rb"(?:\A|\n)[ \t\r]*\n", lines) is None:
-        return None
-    return next(number for number, line in enumerate(lines.split(b"\n")) if not line.strip())
 
 
 def _outline(data: bytes) -> tuple[I64, int | None]:
@@ -193,69 +176,9 @@ def _count_objects(data: bytes) -> int:
         end = data.find(b"\n", begin)
         line = data[begin : end if end >= 0 else len(data)].strip()
         if line and not line.startswith(b"{"):
-            raise MalformedError("has a line that is no JSON object")
+            raise MalformedError("is no JSON object")
         blank += not line
     return len(begins) - blank
-
-
-def first_error(data: bytes, error: Exception) -> tuple[int, str]:
-    """The number, among these lines, of the first that is wrong, and the reason."""
-    bad = bad_byte(data)
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines):
-        if not line.strip():
-            continue
-        if is_too_deep(line):
-            return number, f"its values are nested more than {MOST_LEVELS} deep."
-        try:
-            value = json.loads(line, object_pairs_hook=_unique_fields)
-        except UnicodeDecodeError:
-            break
-        except json.JSONDecodeError as wrong:
-            return number, f"this is no valid JSON object ({wrong.msg} at column {wrong.colno})."
-        except ValueError as wrong:
-            return number, f"{wrong}."
-        if not isinstance(value, dict):
-            return number, f"a row must be a JSON object, but this is {line.strip()[:20]!r}."
-    if bad is not None:
-        return data[:bad].count(b"\n"), f"the byte 0x{data[bad]:02x} is not UTF-8."
-    # Python accepts all lines, so the reason is that of pyarrow, which counts objects instead of lines.
-    match = re.search(r"in row (\d+)", str(error))
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    number = filled[min(int(match[1]), len(filled) - 1)] if match else 0
-    reason = re.sub(r"^JSON parse error: | in row \d+$", "", str(error))
-    return number, f"{_in_words(reason)}."
-
-
-def explain_lines(data: bytes, error: Exception, row: str, above: int) -> str:
-    """What is wrong in these lines, of which each is called a ``row``, and in which of them; ``above`` are before."""
-    clashes = CLASH.findall(str(error)) if isinstance(error, pa.ArrowTypeError) else []
-    if clashes:
-        field, (_, before, here) = ".".join(name for name, _, _ in clashes), clashes[-1]
-        end = above + data.rstrip().count(b"\n") + 1
-        return (
-            f"{row}s {above + 1:,} to {end:,}: the field {field!r} is {here} here and {before} before. A field "
-            "must have one type: write the file again."
-        )
-    number, reason = first_error(data, error)
-    return f"{row} {above + number + 1:,}: {reason} {FIX}"
-
-
-def _in_words(reason: str) -> str:
-    changed = re.match(r"Column\(/(.*)\) changed from (\w+) to (\w+)", reason)
-    if not changed:
-        return reason.rstrip(".")
-    name = changed[1].replace("/[]", "[]").replace("/", ".")
-    return f"the field {name!r} is a {changed[3]} here and a {changed[2]} before; a field must have one type"
-
-
-def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} is there twice")
-    return fields
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:

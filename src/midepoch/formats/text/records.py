@@ -1,8 +1,9 @@
 """What the text formats share: whole records as blocks, types that fit all values, and files compressed as a whole."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from functools import partial
+from bisect import bisect_left
+from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Self
 
@@ -34,12 +35,22 @@ VALUE_BYTES = 8
 """What a value takes in memory at least, also one that is missing."""
 
 
+FIX = "Correct or remove it, and open the dataset again."
+ABOUT_BLOCKS = re.compile(r"^(?:(?:JSON|CSV) \w+ error: )?(?:Row #\d+: )?| in row \d+$")
+"""What errors of pyarrow say besides the reason. They count rows from where it was told to begin."""
+
+
 class MalformedError(Exception):
     """The bytes do not follow the format. The message says what is wrong, without the file's name."""
 
 
 class Grammar(ABC):
-    """A text format: how its bytes are divided into records and parsed, and how an error in them is described."""
+    """A text format: how its bytes are divided into records and parsed, and what a record is called in errors."""
+
+    place: str
+    """How an error says where a record is, with its number."""
+    is_line = False
+    """True if each line is a record, a blank one too. Else only those count that have a row."""
 
     @classmethod
     def begun(cls, path: Location, file: Bytes, limit: int) -> tuple[Self, int]:
@@ -66,10 +77,6 @@ class Grammar(ABC):
     @abstractmethod
     def parse(self, data: bytes, wanted: pa.Schema) -> pa.Table:
         """The rows of these records, under a schema."""
-
-    @abstractmethod
-    def explain(self, data: bytes, error: Exception, rows: int, lines: Callable[[], int]) -> str:
-        """What is wrong in these records, and in which row or line. Before them are ``rows`` and ``lines()``."""
 
 
 def text_format(name: str, grammar: type[Grammar], **facts: Any) -> Format:
@@ -99,8 +106,8 @@ def _scan(path: Location, format: str, kind: type[Grammar], limit: int) -> Scan:
         try:
             schema, added = grammar.infer(data, schema)
         except (pa.ArrowException, MalformedError) as error:
-            explained = grammar.explain(data, error, rows, partial(_lines_before, file, offset))
-            raise DataFormatError(f"{path}, {explained}") from error
+            above = _lines_before(file, offset) if grammar.is_line else rows
+            raise DataFormatError(f"{path}, {_first_error(grammar, data, schema, above, error)} {FIX}") from error
         if added:
             blocks.append((offset, len(data), added))
             rows += added
@@ -108,6 +115,28 @@ def _scan(path: Location, format: str, kind: type[Grammar], limit: int) -> Scan:
     for number, (_, length, added) in enumerate(blocks):  # each row has a value in every column, maybe not in the file
         check_inflation(f"{path}, block {number}, of {columns:,} columns", length, VALUE_BYTES * added * columns, limit)
     return Scan(format, schema, blocks, seeks)
+
+
+def _first_error(grammar: Grammar, data: bytes, known: pa.Schema | None, above: int, error: Exception) -> str:
+    """Which of these records is the first that cannot follow those before it, and why. ``above`` are before them."""
+    ends = [0, *grammar.record_ends(data, last=False).tolist(), len(data)]
+
+    def is_wrong(number: int) -> bool:
+        try:
+            grammar.infer(data[: ends[number]], known)
+        except (pa.ArrowException, MalformedError):
+            return True
+        return False
+
+    first = bisect_left(range(len(ends) - 1), True, lo=1, key=is_wrong)
+    known, rows = grammar.infer(data[: ends[first - 1]], known) if first > 1 else (known, 0)
+    try:
+        grammar.infer(data[ends[first - 1] : ends[first]], known)
+    except (pa.ArrowException, MalformedError) as wrong:
+        error = wrong
+    number = above + first if grammar.is_line else above + rows + 1
+    separator = " " if isinstance(error, MalformedError) else ": "
+    return f"{grammar.place.format(number)}{separator}{ABOUT_BLOCKS.sub('', str(error)).rstrip('.')}."
 
 
 class TextBlocks:
@@ -146,15 +175,6 @@ def check_utf8(data: bytes) -> None:
         pa.LargeStringArray.from_buffers(1, offsets, pa.py_buffer(data)).validate(full=True)
     except pa.ArrowInvalid:
         raise MalformedError("is not UTF-8") from None
-
-
-def bad_byte(data: bytes) -> int | None:
-    """The offset of the first byte that is not UTF-8, if any."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return None
 
 
 def _whole_records(

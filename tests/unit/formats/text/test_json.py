@@ -132,7 +132,7 @@ def nested(tmp_path, name, *values):
 def test_too_deep_values_raise(tmp_path, name, levels, opening, closing):
     path = nested(tmp_path, name, "null", opening * levels + "1" + closing * levels)
     place = "line 2" if name == "a.jsonl" else "element 2"
-    with pytest.raises(me.DataFormatError, match=rf"{place}: its values are nested more than {MOST_LEVELS} deep"):
+    with pytest.raises(me.DataFormatError, match=rf"{place} has values that are nested more than {MOST_LEVELS} deep"):
         me.read(path)
 
 
@@ -184,7 +184,7 @@ def test_lines_as_text_take_fields_of_any_type(tmp_path):
     [
         ("a.json", b'[{"a": 1}]', "a.json is json, but format='lines' was asked for"),
         ("a.csv", b"a\n1\n", "a.csv is csv, but format='lines' was asked for"),
-        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "a.jsonl, line 2: the byte 0xff is not UTF-8"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "a.jsonl, line 2 is not UTF-8"),
     ],
 )
 def test_files_that_are_no_json_lines_are_refused(tmp_path, name, content, message):
