@@ -124,8 +124,8 @@ def without_the_document_under_way(right, run, layout, skips):
 
 @pytest.mark.parametrize("plant", [off_by(-1), off_by(1), counted_from_the_pack, without_the_document_under_way])
 def test_a_planted_cursor_inside_a_document(folder, monkeypatch, plant):
-    right = stream.StreamRun._cursors
-    monkeypatch.setattr(stream.StreamRun, "_cursors", lambda self, *more: plant(right, self, *more))
+    right = stream.cursors_after
+    monkeypatch.setattr(stream, "cursors_after", lambda *arguments: plant(right, *arguments))
     found(packing(folder, "concat"))
 
 

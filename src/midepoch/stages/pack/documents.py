@@ -1,9 +1,9 @@
 """Rows as documents: which columns go into packs, flat arrays of these along the tokens, and each document's length."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from midepoch.values.columns import is_list, storage
 from midepoch.values.rows import Rows
 
 Values = npt.NDArray[Any]
+Made = TypeVar("Made")
 LENGTHS_AT_ONCE = 1024
 Overlong = Literal["cut", "drop", "alone"]
 OverlongRow = Overlong | Literal["error"]
@@ -89,6 +90,10 @@ class PackSpec:
         along_tokens = name in (*MADE, "labels") or self.wants(name)
         return along_tokens and (self.pad is None or self.overlong == "alone")
 
+    def places(self, sizes: I64) -> int:
+        """The number of tokens that a pack of pieces of these sizes has room for."""
+        return self.length
+
     def describe(self) -> dict[str, Any]:
         """What a state remembers: every parameter, since each changes packs."""
         names = ("length", "column", "overlong", "eos", "pad", "labels")
@@ -155,6 +160,8 @@ class Documents:
     """The number of tokens of each document."""
     keys: I64
     """The key of each document."""
+    cursors: I64
+    """For each document, the cursor of the inputs after it; of a stream, the one before it and the one after it."""
     others: dict[str, list[Any]] = field(default_factory=dict)
     """Of each other column that goes into packs, one value a document."""
 
@@ -165,19 +172,15 @@ class Documents:
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> "Documents":
         """The documents where ``mask`` is true, without ``others``. Neighbours are copied together."""
+        if mask.all():
+            return self
         edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
         bounds = np.concatenate([[0], np.cumsum(self.lengths)])[edges].tolist()
         spans = list(zip(bounds[::2], bounds[1::2], strict=True)) or [(0, 0)]
-        kept = {
+        columns = {
             name: np.concatenate([column[begin:end] for begin, end in spans]) for name, column in self.columns.items()
         }
-        return Documents(kept, self.lengths[mask], self.keys[mask])
-
-    def after(self, first: int) -> "Documents":
-        """The documents from ``first`` on, without ``others``."""
-        begin = int(self.lengths[:first].sum())
-        columns = {name: column[begin:] for name, column in self.columns.items()}
-        return Documents(columns, self.lengths[first:], self.keys[first:])
+        return Documents(columns, self.lengths[mask], self.keys[mask], self.cursors[mask])
 
 
 def join_documents(parts: Sequence[Documents]) -> Documents:
@@ -187,10 +190,14 @@ def join_documents(parts: Sequence[Documents]) -> Documents:
         if set(part.columns) != set(first):
             raise _other_columns(sorted(first), sorted(part.columns))
         for name, column in part.columns.items():
-            _check_same_dtype(name, first[name].dtype, column.dtype)
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first}
-    lengths = np.concatenate([part.lengths for part in parts])
-    return Documents(columns, lengths, np.concatenate([part.keys for part in parts]))
+            if column.dtype != first[name].dtype:
+                raise _other_dtypes(name, first[name].dtype, column.dtype)
+    return Documents(
+        {name: np.concatenate([part.columns[name] for part in parts]) for name in first},
+        np.concatenate([part.lengths for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.cursors for part in parts]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +206,6 @@ class DocumentReader:
 
     spec: PackSpec
     context: Context
-
-    def windows(self, inputs: Flow, size: int) -> Iterator[RowRun]:
-        """The rows in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
-        return Flow(row_runs=self.runs(inputs, repeat(size))).as_row_runs(size)
 
     def runs(self, inputs: Flow, sizes: Iterable[int]) -> Iterator[RowRun]:
         """The rows with the columns that go into packs, not converted. Of single items, ``sizes`` come together.
@@ -216,21 +219,15 @@ class DocumentReader:
             yield self._run_of([single, *islice(single_items, size - 1)])
 
     def _run_of(self, single_items: list[SingleItem]) -> RowRun:
-        rows = [_row(item, self.spec.op) for item, _, _ in single_items]
-        cursors = np.array([cursor for _, cursor, _ in single_items], np.int64)
-        keys = np.array([key for _, _, key in single_items], np.int64)
-        names: list[str] = []
-        checked = 0
-        try:
-            for row in rows:
-                others = self._columns(list(row))
-                names = names or others
-                if others != names:
-                    raise _other_columns(names, others, self.spec.op)
-                checked += 1
-        except ValueError as error:
-            raise self._at_row(error, keys, checked) from None
-        return RowRun(Rows({name: [row[name] for row in rows] for name in names}), cursors, keys)
+        items, cursors, keys = zip(*single_items, strict=True)
+        numbers = np.array(keys, np.int64)
+        rows = [_row(item, self.spec.op) for item in items]
+        columns = self._each(lambda row: self._columns(list(row)), rows, numbers)
+        for number, names in enumerate(columns):
+            if names != columns[0]:
+                raise self._at_row(_other_columns(columns[0], names, self.spec.op), numbers, number)
+        values = {name: [row[name] for row in rows] for name in columns[0]}
+        return RowRun(Rows(values), np.array(cursors, np.int64), numbers)
 
     def read(self, run: RowRun) -> Documents:
         """The documents in a run, each with its end-of-document token. All columns must be as long as the tokens."""
@@ -249,7 +246,7 @@ class DocumentReader:
                 raise self._at_row(error, run.keys, row)
         columns, tokens = _with_ends(columns, tokens, self.spec)
         others = {name: list(run.rows.values(name)) for name in run.rows.names if self.spec.joins(name)}
-        return Documents(columns, tokens, run.keys, others)
+        return Documents(columns, tokens, run.keys, run.cursors, others)
 
     def lengths(self, inputs: Flow) -> Iterator[tuple[I64, I64]]:
         """The keys of rows, and the number of tokens of each, without the token that ends it.
@@ -286,41 +283,50 @@ class DocumentReader:
         self.spec.check_type(name, column.type)
         column = storage(column)
         if column.null_count:
-            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._at_row(_null(name, self.spec.op), keys, row)
-        values = column.flatten()
-        if pa.types.is_fixed_size_list(column.type):
-            lengths = np.full(len(column), column.type.list_size, np.int64)
-        else:
-            lengths = column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+            raise self._at_row(_null(name, self.spec.op), keys, _first_null(column))
+        lengths, values = list_lengths(column), column.flatten()
         if values.null_count:
-            first_null = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._at_row(
-                _null(name, self.spec.op), keys, int(np.searchsorted(np.cumsum(lengths), first_null, "right"))
-            )
+            row = np.searchsorted(np.cumsum(lengths), _first_null(values), "right")
+            raise self._at_row(_null(name, self.spec.op), keys, int(row))
         return values.to_numpy(zero_copy_only=False), lengths
 
     def _from_values(self, name: str, column: Any, keys: I64) -> tuple[Values, I64]:
         """The same for lists, arrays or tensors that a function returned."""
-        arrays: list[Values] = []
-        dtype: np.dtype[Any] | None = None
+        arrays = self._each(lambda value: _array(name, value, self.spec), column, keys)
+        filled = [array for array in arrays if len(array)] or arrays[:1]
+        for row, array in enumerate(arrays):
+            if len(array) and array.dtype != filled[0].dtype:
+                error = _other_dtypes(name, filled[0].dtype, array.dtype, self.spec.op)
+                raise self._at_row(error, keys, row)
+        return np.concatenate(filled), np.fromiter(map(len, arrays), np.int64, len(arrays))
+
+    def _each(self, read: Callable[[Any], Made], rows: Iterable[Any], keys: I64) -> list[Made]:
+        """What ``read`` makes of each row. An error names the row."""
+        made: list[Made] = []
         try:
-            for value in column:
-                array = _array(name, value, self.spec)
-                if len(array):
-                    dtype = array.dtype if dtype is None else dtype
-                    _check_same_dtype(name, dtype, array.dtype, self.spec.op)
-                arrays.append(array)
+            for row in rows:
+                made.append(read(row))
         except ValueError as error:
-            raise self._at_row(error, keys, len(arrays)) from None
-        lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
-        return np.concatenate([array for array in arrays if len(array)] or arrays[:1]), lengths
+            raise self._at_row(error, keys, len(made)) from None
+        return made
 
     def _at_row(self, error: ValueError, keys: I64, row: int) -> ValueError:
         """The error with a note that names the row."""
         if where := self.context.name_row(self.spec.number, int(keys[row]), single=True):
             error.add_note(f"midepoch: in {self.spec.op}{where}")
         return error
+
+
+def list_lengths(column: pa.Array) -> I64:
+    """The length of each list of a column. Only the offsets are read."""
+    if pa.types.is_fixed_size_list(column.type):
+        return np.full(len(column), column.type.list_size, np.int64)
+    lengths: I64 = column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _first_null(column: pa.Array) -> int:
+    return int(column.is_null().index(True).as_py())
 
 
 def _row(item: Any, op: str) -> Mapping[str, Any]:
@@ -332,13 +338,12 @@ def _row(item: Any, op: str) -> Mapping[str, Any]:
     raise TypeError(f"{op} needs rows, dicts of columns, but got a {type(item).__name__}. Let the map return a dict.")
 
 
-def _check_same_dtype(name: str, one: np.dtype[Any], other: np.dtype[Any], op: str = "pack") -> None:
-    """Raise if two rows that may share a pack have different dtypes."""
-    if one != other:
-        raise ValueError(
-            f"{op}: the column {name!r} holds {one} in one row and {other} in another. Let the function before it "
-            "return one type for every row: lists, or arrays of one dtype."
-        )
+def _other_dtypes(name: str, one: np.dtype[Any], other: np.dtype[Any], op: str = "pack") -> ValueError:
+    """The error that two rows that may share a pack have different dtypes."""
+    return ValueError(
+        f"{op}: the column {name!r} holds {one} in one row and {other} in another. Let the function before it "
+        "return one type for every row: lists, or arrays of one dtype."
+    )
 
 
 def _array(name: str, value: Any, spec: PackSpec) -> Values:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -15,7 +15,7 @@ from midepoch._common.checks import count
 from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
-from midepoch.stages.counted import CountedItems, Groups, Pieces, Wanted
+from midepoch.stages.counted import CHUNK, CountedItems, Groups, Pieces, Wanted
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, compare_check, concat_runs, keys_inside
 from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
 from midepoch.stages.stage import Stage
@@ -57,21 +57,6 @@ class Packs:
         return Packs(self.documents[pieces], self.starts[pieces], self.stops[pieces], bounds)
 
 
-def cut(lengths: I64, ends: I64, starts: I64, stops: I64) -> Packs:
-    """Cut packs from a stream of documents: the tokens from ``starts`` to ``stops``.
-
-    ``ends`` says where in the stream each document ends. Documents may be missing where no pack is cut.
-    """
-    firsts = np.searchsorted(ends, starts, "right")
-    sizes = np.searchsorted(ends, stops, "left") - firsts + 1
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    documents = np.repeat(firsts - bounds[:-1], sizes) + np.arange(bounds[-1])
-    of_documents = lengths[documents]
-    begins = ends[documents] - of_documents
-    first_tokens = np.maximum(np.repeat(starts, sizes) - begins, 0)
-    return Packs(documents, first_tokens, np.minimum(np.repeat(stops, sizes) - begins, of_documents), bounds)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStage(Stage):
     """Packs documents. Nothing that waits in a packer is part of a state."""
@@ -82,6 +67,8 @@ class PackStage(Stage):
     needs_survey: ClassVar[bool] = True
     makes_batches: ClassVar[bool] = False
     """True if the outputs are batches of rows, not packs."""
+    planned: ClassVar[Callable[..., CountedItems]]
+    """Makes counted packs of inputs, the stage, its own numbers in a cursor, and the context."""
 
     @property
     def name(self) -> str:
@@ -95,6 +82,13 @@ class PackStage(Stage):
         form = pack_form(inputs)
         return Flow(single_items=packs, form=form, batched=self.makes_batches, ragged=self.is_ragged)
 
+    @abstractmethod
+    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
+        """The packs from the cursor on, of documents that are read in order."""
+
+    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
+        return self.planned(inputs, self, cursor[len(inputs.cursor(0)) :], context)
+
     def make_items(
         self, documents: Documents, layout: Packs, cursors: I64, keys: I64, form: Form, context: Context
     ) -> Iterator[SingleItem]:
@@ -105,28 +99,55 @@ class PackStage(Stage):
         if context.left_out:
             kept = np.array([key not in context.left_out for key in documents.keys.tolist()], np.bool_)
             layout = layout.keep(kept[layout.documents])
-        packs, keys = self.make_packs(documents, layout, form, context), self.keys(documents.keys, layout, keys)
-        for pack, cursor, key in zip(packs, map(tuple, cursors.tolist()), keys.tolist(), strict=True):
-            if pack is not None:
-                yield pack, cursor, key
+        begins = documents.begins[layout.documents]
+        starts, stops = (begins + layout.starts).tolist(), (begins + layout.stops).tolist()
+        all_sizes, inside = layout.stops - layout.starts, layout.documents.tolist()
+        keys_of_packs = self.keys(documents.keys, layout, keys).tolist()
+        for (first, last), cursor, key in zip(
+            pairwise(layout.bounds.tolist()), map(tuple, cursors.tolist()), keys_of_packs, strict=True
+        ):
+            if first == last:
+                continue
+            pieces = {
+                name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
+                for name, column in documents.columns.items()
+            }
+            sizes = all_sizes[first:last]
+            pack = self.make_pack(pieces, sizes, form)
+            for name, values in documents.others.items():
+                pack[name] = self.join(name, [values[document] for document in inside[first:last]], form)
+            context.packs.places += self.spec.places(sizes)
+            context.packs.tokens += int(sizes.sum())
+            yield pack, cursor, key
 
-    def make_packs(
-        self, documents: Documents, layout: Packs, form: Form, context: Context
-    ) -> Iterator[dict[str, Any] | None]:
-        """The packs of a layout of these documents, one by one; None for one that has no pieces."""
-        return make_packs(documents, layout, self.spec, form, context)
+    def make_pack(self, pieces: Mapping[str, Sequence[Values]], sizes: I64, form: Form) -> dict[str, Any]:
+        """A pack in its own memory: the pieces of each column joined and padded, and where each begins and ends."""
+        spec, ends = self.spec, cumulative(sizes)
+        real = int(ends[-1])
+        total = real if spec.pad is None else max(real, spec.length)
+        pack: dict[str, Any] = {}
+        for name, arrays in pieces.items():
+            values = np.empty(total, arrays[0].dtype)
+            np.concatenate(arrays, out=values[:real])
+            if total > real:
+                values[real:] = spec.pad if name == spec.column else IGNORED if name == "labels" else 0
+            pack[name] = values
+        pack["position_ids"], pack["document_ids"] = ids_within(ends, total)
+        pack["cu_seqlens"] = ends
+        converted: dict[str, Any] = convert_item(pack, form) if form == "torch" else pack
+        return converted
+
+    def join(self, name: str, values: Sequence[Any], form: Form) -> Any:
+        """The values that documents of a pack have in a column besides the tokens."""
+        return join_others(name, values, form)
 
     def keys(self, of_documents: I64, layout: Packs, keys: I64) -> I64:
         """The keys of the packs of a layout, of which these are made of an input's key and a number."""
         return keys
 
-    @abstractmethod
-    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
-        """The packs from the cursor on, of documents that are read in order."""
-
-    @abstractmethod
     def is_ragged(self, name: str) -> bool:
         """True if a column's arrays differ in length from pack to pack."""
+        return self.spec.is_ragged(name)
 
     @property
     def length_column(self) -> str:
@@ -156,10 +177,8 @@ class Planned(NamedTuple):
 class PlannedPacks(Groups):
     """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
 
-    def __init__(
-        self, inputs: CountedItems, stage: PackStage, size: int, own_numbers: Cursor, context: Context
-    ) -> None:
-        super().__init__(inputs, size, own_numbers)
+    def __init__(self, inputs: CountedItems, stage: PackStage, own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, stage.group_size if stage.makes_windows else CHUNK, own_numbers)
         self.batched, self.members = stage.makes_batches, stage.spec.length if stage.makes_batches else 1
         self._stage, self._spec, self._context = stage, stage.spec, context
 
@@ -247,46 +266,6 @@ class PlannedPacks(Groups):
 def pack_form(inputs: Flow) -> Literal["numpy", "torch"]:
     """Packs hold tensors where the inputs do, else arrays."""
     return "torch" if inputs.form == "torch" else "numpy"
-
-
-def make_packs(
-    documents: Documents, layout: Packs, spec: PackSpec, form: Form, context: Context
-) -> Iterator[dict[str, Any] | None]:
-    """The packs of a layout of these documents, one by one; None for one that has no pieces."""
-    begins = documents.begins[layout.documents]
-    starts, stops = (begins + layout.starts).tolist(), (begins + layout.stops).tolist()
-    sizes, inside = layout.stops - layout.starts, layout.documents.tolist()
-    for first, last in pairwise(layout.bounds.tolist()):
-        if first == last:
-            yield None
-            continue
-        pieces = {
-            name: [column[starts[piece] : stops[piece]] for piece in range(first, last)]
-            for name, column in documents.columns.items()
-        }
-        pack = _make_pack(pieces, cumulative(sizes[first:last]), spec, form)
-        for name, values in documents.others.items():
-            pack[name] = join_others(name, [values[document] for document in inside[first:last]], form)
-        context.packs.places += spec.length
-        context.packs.tokens += int(sizes[first:last].sum())
-        yield pack
-
-
-def _make_pack(pieces: Mapping[str, Sequence[Values]], ends: I32, spec: PackSpec, form: Form) -> dict[str, Any]:
-    """A pack in its own memory: the pieces of each column joined and padded, and where each piece begins and ends."""
-    real = int(ends[-1])
-    total = real if spec.pad is None else max(real, spec.length)
-    pack: dict[str, Any] = {}
-    for name, arrays in pieces.items():
-        values = np.empty(total, arrays[0].dtype)
-        np.concatenate(arrays, out=values[:real])
-        if total > real:
-            values[real:] = spec.pad if name == spec.column else IGNORED if name == "labels" else 0
-        pack[name] = values
-    pack["position_ids"], pack["document_ids"] = ids_within(ends, total)
-    pack["cu_seqlens"] = ends
-    converted: dict[str, Any] = convert_item(pack, form) if form == "torch" else pack
-    return converted
 
 
 def cumulative(sizes: I64) -> I32:

@@ -5,21 +5,19 @@ a window are shuffled by a permutation that follows from the lengths, so neighbo
 agree. The rows of a batch are in the order of their positions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
 
 from midepoch._common.hashing import I64, digest, hash_keys, mix64
-from midepoch.checkpoint.lanes import Cursor
-from midepoch.stages.counted import CountedItems, TracedRows
-from midepoch.stages.flow import Context, keys_inside
-from midepoch.stages.pack.documents import OVERLONG, Documents, PackSpec, Values, is_token_mask
-from midepoch.stages.pack.packs import Packs
-from midepoch.stages.pack.windows import PackWindows, PlannedWindows, pieces
+from midepoch.stages.counted import TracedRows
+from midepoch.stages.flow import keys_inside
+from midepoch.stages.pack.documents import OVERLONG, PackSpec, Values, is_token_mask
+from midepoch.stages.pack.packs import Packs, PlannedPacks
+from midepoch.stages.pack.windows import PackWindows, PlannedWindows, assigned, pieces
 from midepoch.values.columns import Form
 from midepoch.values.convert import convert_named, convert_value, convert_values, holds_numbers
 
@@ -77,6 +75,9 @@ class PaddedSpec(PackSpec):
         """Lengths, rounded up to multiples."""
         return -(-lengths // self.multiple_of) * self.multiple_of
 
+    def places(self, sizes: I64) -> int:
+        return len(sizes) * int(self.padded(sizes.max(keepdims=True))[0])
+
     def fill_of(self, name: str, values: Values) -> Any:
         """The value that pads a column with values of this dtype. Raises if the dtype cannot hold it."""
         fill = dict(self.pads).get(name, 0)
@@ -85,75 +86,6 @@ class PaddedSpec(PackSpec):
                 f"{self.op}: pad={fill} does not fit the type of {name!r}, {values.dtype}. Cast it in a map before."
             )
         return fill
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBatches(PackWindows):
-    """Lay out rows of windows in padded batches."""
-
-    spec: PaddedSpec
-    makes_batches: ClassVar[bool] = True
-
-    def lay_out(self, lengths: I64, place: Callable[[int], str]) -> Packs:
-        spec = self.spec
-        for row in np.flatnonzero(lengths > spec.length).tolist()[: spec.overlong == "error"]:
-            raise ValueError(
-                f"{spec.op}: a row has {int(lengths[row]):,} tokens, which do not fit into max_tokens="
-                f"{spec.max_tokens:,}{place(row)}. Pass a larger max_tokens, or overlong='drop', 'cut' or 'alone'."
-            )
-        documents, starts, sizes = pieces(lengths, spec.length, spec.overlong)
-        falling = np.argsort(-sizes, kind="stable")
-        rows = np.diff(self._bounds(spec.padded(sizes[falling]).tolist()))
-        seed = np.uint64(int.from_bytes(digest(lengths.astype("<i8").tobytes()), "little"))
-        shuffled = mix64(np.arange(len(rows), dtype=np.uint64) + seed).argsort(kind="stable")
-        batches = np.repeat(shuffled, rows)
-        order = falling[np.lexsort((falling, batches))]
-        bounds = np.concatenate([[0], np.cumsum(np.bincount(batches))])
-        return Packs(documents[order], starts[order], (starts + sizes)[order], bounds)
-
-    def _bounds(self, falling: list[int]) -> list[int]:
-        """Where each batch begins, of rows of these padded lengths, and where the last one ends."""
-        bounds, most = [0], self.spec.max_rows or len(falling)
-        while bounds[-1] < len(falling):
-            rows = max(1, min(most, self.spec.max_tokens // falling[bounds[-1]]))
-            bounds.append(min(len(falling), bounds[-1] + rows))
-        return bounds
-
-    def make_packs(
-        self, documents: Documents, layout: Packs, form: Form, context: Context
-    ) -> Iterator[dict[str, Any] | None]:
-        fills = {name: self.spec.fill_of(name, column) for name, column in documents.columns.items()}
-        begins = documents.begins[layout.documents]
-        starts, stops = (begins + layout.starts).tolist(), (begins + layout.stops).tolist()
-        sizes, inside = layout.stops - layout.starts, layout.documents.tolist()
-        for first, last in pairwise(layout.bounds.tolist()):
-            if first == last:
-                yield None
-                continue
-            lengths = sizes[first:last]
-            longest = int(self.spec.padded(lengths.max(keepdims=True))[0])
-            batch: dict[str, Any] = {}
-            for name, column in documents.columns.items():
-                batch[name] = np.full((last - first, longest), fills[name], column.dtype)
-                for row, start, stop in zip(batch[name], starts[first:last], stops[first:last], strict=True):
-                    row[: stop - start] = column[start:stop]
-            made = (np.arange(longest) < lengths[:, None]).astype(np.int64), lengths.copy()
-            batch = dict(zip(MADE, made, strict=True)) | batch
-            batch = convert_values(batch, form)
-            for name, values in documents.others.items():
-                batch[name] = _column(name, [values[document] for document in inside[first:last]], form)
-            context.packs.places += (last - first) * longest
-            context.packs.tokens += int(lengths.sum())
-            yield batch
-
-    def keys(self, of_documents: I64, layout: Packs, keys: I64) -> I64:
-        return sums(of_documents[layout.documents], layout.starts, layout.owners, len(layout))
-
-    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        return PlannedBatches(inputs, self, cursor[len(inputs.cursor(0)) :], context)
-
-    def describe(self) -> dict[str, Any] | None:
-        return self.spec.describe() | {"window": self.window}
 
 
 class PlannedBatches(PlannedWindows):
@@ -177,6 +109,63 @@ class PlannedBatches(PlannedWindows):
         return traced._replace(places=traced.documents, documents=traced.places)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatches(PackWindows):
+    """Lay out rows of windows in padded batches."""
+
+    spec: PaddedSpec
+    makes_batches: ClassVar[bool] = True
+    planned: ClassVar[type[PlannedPacks]] = PlannedBatches
+
+    def lay_out(self, lengths: I64, place: Callable[[int], str]) -> Packs:
+        spec = self.spec
+        for row in np.flatnonzero(lengths > spec.length).tolist()[: spec.overlong == "error"]:
+            raise ValueError(
+                f"{spec.op}: a row has {int(lengths[row]):,} tokens, which do not fit into max_tokens="
+                f"{spec.max_tokens:,}{place(row)}. Pass a larger max_tokens, or overlong='drop', 'cut' or 'alone'."
+            )
+        documents, starts, sizes = pieces(lengths, spec.length, spec.overlong)
+        falling = np.argsort(-sizes, kind="stable")
+        rows = np.diff(self._bounds(spec.padded(sizes[falling]).tolist()))
+        seed = np.uint64(int.from_bytes(digest(lengths.astype("<i8").tobytes()), "little"))
+        shuffled = mix64(np.arange(len(rows), dtype=np.uint64) + seed).argsort(kind="stable")
+        batches = np.empty(len(sizes), np.int64)
+        batches[falling] = np.repeat(shuffled, rows)
+        return assigned(documents, starts, sizes, batches)
+
+    def _bounds(self, falling: list[int]) -> list[int]:
+        """Where each batch begins, of rows of these padded lengths, and where the last one ends."""
+        bounds, most = [0], self.spec.max_rows or len(falling)
+        while bounds[-1] < len(falling):
+            rows = max(1, min(most, self.spec.max_tokens // falling[bounds[-1]]))
+            bounds.append(min(len(falling), bounds[-1] + rows))
+        return bounds
+
+    def make_pack(self, pieces: Mapping[str, Sequence[Values]], sizes: I64, form: Form) -> dict[str, Any]:
+        longest = self.spec.places(sizes) // len(sizes)
+        made = (np.arange(longest) < sizes[:, None]).astype(np.int64), sizes.copy()
+        batch: dict[str, Any] = dict(zip(MADE, made, strict=True))
+        for name, rows in pieces.items():
+            batch[name] = np.full((len(rows), longest), self.spec.fill_of(name, rows[0]), rows[0].dtype)
+            for place, row in zip(batch[name], rows, strict=True):
+                place[: len(row)] = row
+        converted: dict[str, Any] = convert_values(batch, form)
+        return converted
+
+    def join(self, name: str, values: Sequence[Any], form: Form) -> Any:
+        if all(
+            holds_numbers(value) and not getattr(value, "ndim", isinstance(value, list | tuple)) for value in values
+        ):
+            return convert_named(name, values, form)
+        return [convert_value(value, form) for value in values]
+
+    def keys(self, of_documents: I64, layout: Packs, keys: I64) -> I64:
+        return sums(of_documents[layout.documents], layout.starts, layout.owners, len(layout))
+
+    def describe(self) -> dict[str, Any] | None:
+        return self.spec.describe() | {"window": self.window}
+
+
 def _known(tokens: I64 | None) -> I64:
     assert tokens is not None
     return tokens
@@ -189,10 +178,3 @@ def sums(keys: I64, starts: I64, batches: I64, count: int) -> I64:
     added = np.zeros(count, np.uint64)
     np.add.at(added, batches, hash_keys(of_pieces))
     return added.view(np.int64)
-
-
-def _column(name: str, values: Sequence[Any], form: Form) -> Any:
-    """A column that is not padded: an array of numbers, else a list."""
-    if all(holds_numbers(value) and not getattr(value, "ndim", isinstance(value, list | tuple)) for value in values):
-        return convert_named(name, list(values), form)
-    return [convert_value(value, form) for value in values]

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -38,57 +39,11 @@ DOCUMENTS_PLANNED = 1 << 15
 """Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackWindows(PackStage):
-    """Lay out whole documents, or pieces of long ones, inside windows of ``window`` rows."""
-
-    strategy: Strategy = "best_fit"
-    window: int
-    makes_windows: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.strategy not in list(ASSIGN):
-            choices = ", ".join(map(repr, (*ASSIGN, "concat")))
-            raise ValueError(f"strategy is {self.strategy!r}; it can be {choices}.")
-        if self.window < 1:
-            raise ValueError(f"window is {self.window}; a window needs at least 1 document.")
-
-    @property
-    def group_size(self) -> int:
-        return self.window
-
-    def lay_out(self, lengths: I64, place: Callable[[int], str]) -> Packs:
-        """Which documents of a window, by their lengths, share a pack. ``place`` says where one comes from."""
-        return pack(lengths, length=self.spec.length, strategy=self.strategy, overlong=self.spec.overlong)
-
-    def is_ragged(self, name: str) -> bool:
-        return self.spec.is_ragged(name)
-
-    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
-        form, reader = pack_form(inputs), DocumentReader(self.spec, context)
-        windows = single_groups(reader.windows(inputs, self.window), self.window)
-        for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
-            documents = reader.read(group.inputs)
-            layout = self.lay_out(documents.lengths, partial(self._place, documents.keys, context))
-            cursors, keys = group.cursors_and_keys(len(layout))
-            left = np.arange(group.delivered, len(layout))
-            yield from self.make_items(documents, layout.select(left), cursors[left], keys[left], form, context)
-
-    def _place(self, keys: I64, context: Context, row: int) -> str:
-        return context.name_row(self.spec.number, int(keys[row]), single=True)
-
-    def counted(self, inputs: CountedItems, cursor: Cursor, context: Context) -> CountedItems:
-        return PlannedWindows(inputs, self, cursor[len(inputs.cursor(0)) :], context)
-
-    def describe(self) -> dict[str, Any] | None:
-        return self.spec.describe() | {"strategy": self.strategy, "window": self.window}
-
-
 class PlannedWindows(PlannedPacks):
     """The packs of windows of documents, counted."""
 
-    def __init__(self, inputs: CountedItems, stage: PackWindows, own_numbers: Cursor, context: Context) -> None:
-        super().__init__(inputs, stage, stage.window, own_numbers, context)
+    def __init__(self, inputs: CountedItems, stage: "PackWindows", own_numbers: Cursor, context: Context) -> None:
+        super().__init__(inputs, stage, own_numbers, context)
         self._lay_out = stage.lay_out
         self._layouts: dict[int, Packs] = {}
         """The layouts of some windows."""
@@ -166,22 +121,67 @@ class PlannedWindows(PlannedPacks):
         return np.unique(np.concatenate(found))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackWindows(PackStage):
+    """Lay out whole documents, or pieces of long ones, inside windows of ``window`` rows."""
+
+    strategy: Strategy = "best_fit"
+    window: int
+    makes_windows: ClassVar[bool] = True
+    planned: ClassVar[type[PlannedPacks]] = PlannedWindows
+
+    def __post_init__(self) -> None:
+        if self.strategy not in list(ASSIGN):
+            choices = ", ".join(map(repr, (*ASSIGN, "concat")))
+            raise ValueError(f"strategy is {self.strategy!r}; it can be {choices}.")
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}; a window needs at least 1 document.")
+
+    @property
+    def group_size(self) -> int:
+        return self.window
+
+    def lay_out(self, lengths: I64, place: Callable[[int], str]) -> Packs:
+        """Which documents of a window, by their lengths, share a pack. ``place`` says where one comes from."""
+        return pack(lengths, length=self.spec.length, strategy=self.strategy, overlong=self.spec.overlong)
+
+    def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
+        form, reader = pack_form(inputs), DocumentReader(self.spec, context)
+        runs = Flow(row_runs=reader.runs(inputs, repeat(self.window))).as_row_runs(self.window)
+        windows = single_groups(runs, self.window)
+        for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
+            documents = reader.read(group.inputs)
+            layout = self.lay_out(documents.lengths, partial(self._place, documents.keys, context))
+            cursors, keys = group.cursors_and_keys(len(layout))
+            left = np.arange(group.delivered, len(layout))
+            yield from self.make_items(documents, layout.select(left), cursors[left], keys[left], form, context)
+
+    def _place(self, keys: I64, context: Context, row: int) -> str:
+        return context.name_row(self.spec.number, int(keys[row]), single=True)
+
+    def describe(self) -> dict[str, Any] | None:
+        return self.spec.describe() | {"strategy": self.strategy, "window": self.window}
+
+
 def pack(lengths: I64, *, length: int, strategy: Strategy, overlong: OverlongRow = "cut") -> Packs:
     """Lay out documents of these lengths in packs of ``length`` tokens. Empty documents are left out."""
     documents, starts, sizes = pieces(lengths, length, overlong)
     if not len(sizes):
         return Packs(documents, starts, starts, np.zeros(1, np.int64))
-    assign = ASSIGN[strategy]
     full = sizes >= length  # these leave no room for others; one long document can have very many of them
-    assigned = np.arange(len(sizes)) + len(sizes)
+    owners = np.arange(len(sizes)) + len(sizes)
     if not full.all():
-        assigned[~full] = assign(sizes[~full], length)
-    _, firsts, packs = np.unique(assigned, return_index=True, return_inverse=True)
+        owners[~full] = ASSIGN[strategy](sizes[~full], length)
+    _, firsts, packs = np.unique(owners, return_index=True, return_inverse=True)
     ranks = np.empty(len(firsts), np.int64)
     ranks[np.argsort(firsts)] = np.arange(len(firsts))
-    ranked = ranks[packs]
-    order = np.argsort(ranked, kind="stable")
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(ranked))])
+    return assigned(documents, starts, sizes, ranks[packs])
+
+
+def assigned(documents: I64, starts: I64, sizes: I64, owners: I64) -> Packs:
+    """The layout in which each of these pieces is in the pack of its owner's number."""
+    order = np.argsort(owners, kind="stable")
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(owners))])
     return Packs(documents[order], starts[order], (starts + sizes)[order], bounds)
 
 

@@ -1,5 +1,7 @@
 """Rows as documents: the same flat columns from files, lists, arrays and single items."""
 
+from itertools import repeat
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -52,7 +54,7 @@ def test_windows_of_single_items_are_those_of_runs(single, make):
     if single:
         items = [({**item, "input_ids": make(item["input_ids"])}, *rest) for item, *rest in inputs.as_single_items()]
         inputs = Flow(single_items=iter(items))
-    runs = list(reader().windows(inputs, 2))
+    runs = list(reader().runs(inputs, repeat(2)))
     assert [name for run in runs for name in run.rows.names] == ["input_ids"] * len(runs), "other columns are left out"
     assert sum(len(run) for run in runs) == 4
     values = [value for run in runs for value in read(run)[0]["input_ids"]]
@@ -73,7 +75,7 @@ def test_of_single_items_as_many_are_read_as_are_asked_for():
 
 @pytest.mark.parametrize("mask", [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
 def test_some_of_the_documents(mask):
-    documents = Documents({"input_ids": np.arange(1, 7)}, np.array([3, 0, 1, 2]), np.arange(4))
+    documents = Documents({"input_ids": np.arange(1, 7)}, np.array([3, 0, 1, 2]), np.arange(4), np.zeros((4, 1)))
     kept = documents.keep(np.array(mask, bool))
     due = [values for values, keep in zip([[1, 2, 3], [], [4], [5, 6]], mask, strict=True) if keep]
     assert kept.columns["input_ids"].tolist() == [value for values in due for value in values]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.stages.pack.packs import cumulative, cut, ids_within
+from midepoch.stages.pack.packs import cumulative, ids_within
+from midepoch.stages.pack.stream import cut
 from midepoch.stages.pack.windows import ASSIGN, pack
 
 STRATEGIES = ["best_fit", "first_fit", "balanced"]
