@@ -31,16 +31,16 @@ from midepoch._common.files import (
 from midepoch._common.hashing import I64, digest
 from midepoch._common.jobs import ProgressBar, check_started, run_all
 from midepoch._common.world import torch_worker, usable_cores
-from midepoch.counting.survey_file import MAX_LENGTH, Mask, Survey, UnitRows, write_survey
+from midepoch.counting.survey_file import MAX_LENGTH, Survey, UnitRows, write_survey
 from midepoch.errors import MidepochError
 from midepoch.index.saved import trusted_index_folder
 from midepoch.order.orders import Slice
 from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
-from midepoch.stages.flow import Context, Flow
+from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage, why_no_survey
-from midepoch.values.columns import storage
+from midepoch.values.rows import Rows
 
 log = logging.getLogger("midepoch")
 Made = TypeVar("Made")
@@ -246,9 +246,13 @@ class SurveyPass:
 
     def survey_unit(self, unit: Unit) -> bytes:
         """What is known of each row of a unit, as bytes to keep."""
-        kept, lengths = np.ones(unit.rows, bool), self._list_lengths(unit) if self.reads_offsets else None
-        if lengths is None:
-            kept, lengths = self._read(unit)
+        kept, lengths = np.zeros(unit.rows, bool), np.zeros(unit.rows, np.int64)
+        with closing(self.source.open(1)) as opened:
+            flow = Flow(row_runs=self._stored(unit)) if self.reads_offsets else self.flow(opened, unit)
+            for keys, of_rows in self._lengths(flow):
+                kept[keys - unit.begin] = True
+                lengths[keys - unit.begin] = of_rows
+        assert self.has_kept or kept.all(), "without a filter every row passes"
         if len(lengths) and lengths.max() > MAX_LENGTH:
             name, row = self.source.locate(unit.begin + int(lengths.argmax()))
             raise ValueError(
@@ -258,20 +262,11 @@ class SurveyPass:
         stored = None if self.pack is None else lengths.astype(np.uint32)
         return UnitRows(kept if self.has_kept else None, stored).to_bytes()
 
-    def _read(self, unit: Unit) -> tuple[Mask, I64]:
-        """Whether each row of a unit passes all stages, and its length."""
-        kept, lengths = np.zeros(unit.rows, bool), np.zeros(unit.rows, np.int64)
-        with closing(self.source.open(1)) as opened:
-            flow = self.flow(opened, unit)
-            if self.pack is None:
-                for keys in _keys(flow):
-                    kept[keys - unit.begin] = True
-            else:
-                for keys, of_rows in self.pack.document_lengths(flow, self.context):
-                    kept[keys - unit.begin] = True
-                    lengths[keys - unit.begin] = of_rows
-        assert self.has_kept or kept.all(), "without a filter every row passes"
-        return kept, lengths
+    def _lengths(self, flow: Flow) -> Iterator[tuple[I64, I64 | int]]:
+        """The keys of the rows that pass all stages, and their lengths, or 0 if no rows are packed."""
+        if self.pack is not None:
+            return self.pack.document_lengths(flow, self.context)
+        return ((keys, 0) for keys in _keys(flow))
 
     def flow(self, opened: OpenFiles, unit: Unit) -> Flow:
         """What the stages make of a unit's rows."""
@@ -293,28 +288,22 @@ class SurveyPass:
         begin, end = np.searchsorted(view.block_starts, [unit.begin, unit.end])
         return int(starts[begin]), int(starts[end])
 
-    def _list_lengths(self, unit: Unit) -> I64 | None:
-        """The lengths of the lists in the only column that is read; None if there are nulls.
+    def _stored(self, unit: Unit) -> Iterator[RowRun]:
+        """The rows of a unit as they are in the files: of mapped files only what is looked at is read.
 
-        Of mapped files only the offsets are read. This does less for each block than reading rows in an order.
+        This does less for each block than reading rows in an order.
         """
-        index, view = self.source.index, self.source.index.view
-        lengths, done = np.empty(unit.rows, np.int64), 0
+        index, view, begin = self.source.index, self.source.index.view, unit.begin
         blocks = range(*np.searchsorted(view.block_starts, [unit.begin, unit.end]).tolist())
         for file, of_file in groupby(blocks, view.file_of):
             reader = index.open(file, self.source.schema)
             for number in of_file:
                 data = reader.read(view.block(number)[1])
-                for column in (data.column(0),) if isinstance(data, pa.RecordBatch) else data.column(0).chunks:
-                    lists = storage(column)
-                    if lists.null_count or lists.values.null_count:
-                        return None
-                    fixed = pa.types.is_fixed_size_list(lists.type)
-                    of_rows = lists.type.list_size if fixed else np.diff(lists.offsets.to_numpy())
-                    lengths[done : done + len(lists)] = of_rows
-                    done += len(lists)
+                for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+                    keys = np.arange(begin, begin + len(batch))
+                    begin += len(batch)
+                    yield RowRun(Rows(batch), keys[:, None], keys)
             index.check(file)
-        return lengths
 
 
 def _keys(flow: Flow) -> Iterator[I64]:

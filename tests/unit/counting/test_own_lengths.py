@@ -71,7 +71,7 @@ def test_the_lengths_are_found_once(data, tmp_path, monkeypatch):
 
 
 def test_only_offsets_are_read(data, monkeypatch):
-    monkeypatch.setattr(SurveyPass, "_read", None)
+    monkeypatch.setattr(SurveyPass, "flow", None)
     assert packs(data).counted
 
 

@@ -87,7 +87,7 @@ def test_pack_has_the_lengths_of_the_rows_that_are_kept(folder):
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
 @pytest.mark.parametrize("lists", LISTS, ids=str)
 def test_lengths_of_lists_in_files_need_no_rows(tmp_path, monkeypatch, kind, lists):
-    monkeypatch.setattr(SurveyPass, "_read", None)
+    monkeypatch.setattr(SurveyPass, "flow", None)
     fixed = pa.types.is_fixed_size_list(lists)
     values = [[0] * 4 if fixed else tokens_of(row) for row in range(ROWS)]
     batches = [
