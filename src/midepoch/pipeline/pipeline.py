@@ -25,7 +25,7 @@ from midepoch.stages.stage import Call, Stage, cursor_numbers, why_no_survey
 from midepoch.values.features import with_field_features
 
 StageKind = TypeVar("StageKind", bound=Stage)
-COUNTS_FORMAT = 1
+COUNTS_FORMAT = 2
 """Part of the key of shared counts; raise it when those of older releases must not be used."""
 
 
@@ -377,7 +377,7 @@ class PipelineLanes:
             parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, asdict(self.cut)]
             folder, key = survey.folder, digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
         size = stages[last - 1].group_size
-        return WindowCounts(folder, key, lanes=self.cut.lanes, lane_rows=self.source.size(0), size=size)
+        return WindowCounts(folder, key, lanes=self.cut.lanes, size=size)
 
     def _with_deferral(self, flow: Flow) -> Flow:
         return replace(flow, deferred=True) if self.deferred else flow
