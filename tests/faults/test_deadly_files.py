@@ -40,7 +40,7 @@ def make_deadly(number):
         read = reader.read
 
         def die(self, block, read=read, fatal=0 if kind == "jsonl" else 3):
-            if "part-2" in str(self._path) and block.number == fatal:
+            if "part-2" in str(getattr(self, "_path", None) or self.path) and block.number == fatal:
                 os.kill(os.getpid(), signal.SIGKILL)
             return read(self, block)
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from midepoch.errors import DataFormatError
-from midepoch.storage.objects import Location, Span
+from midepoch.storage.objects import Location, Span, open_file
 
 MAX_RECORD_BYTES = 512 << 20
 """The default of ``max_record_bytes``."""
@@ -70,6 +70,13 @@ class BlockReader(Protocol):
 @runtime_checkable
 class SpannedReader(BlockReader, Protocol):
     """An open file that knows which bytes make up a block, so that the bytes of several blocks are fetched together."""
+
+    path: Location
+
+    def read(self, block: Block) -> pa.Table | pa.RecordBatch:
+        """The rows of a block. Any number of threads may read at once: each opens the file for itself."""
+        with open_file(self.path) as file:
+            return self.decode(block, file)
 
     def spans(self, block: Block) -> Sequence[Span]:
         """The bytes that a block needs."""

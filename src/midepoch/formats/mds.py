@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
-from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, check_inflation, read_as
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, SpannedReader, check_inflation, read_as
 from midepoch.formats.text.records import BLOCK_BYTES, BLOCK_RECORDS, block_ends
 from midepoch.storage.objects import Location, Span, StoredFile, open_file
 from midepoch.values.features import FEATURE
@@ -88,17 +88,12 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     )
 
 
-class MdsBlocks:
+class MdsBlocks(SpannedReader):
     """An open shard. Each read fetches some samples, or all of a shard that is compressed."""
 
     def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
-        self._path, self._own, self._wanted = path, own, wanted
+        self.path, self._own, self._wanted = path, own, wanted
         self._codec, self._size, self._head = _codec(path), _size(path), _head(path)
-
-    def read(self, block: Block) -> pa.RecordBatch:
-        """The rows of a block. Any number of threads may read at once."""
-        with open_file(self._path) as file:
-            return self.decode(block, file)
 
     def spans(self, block: Block) -> list[Span]:
         """The bytes of the samples, or of the whole shard."""
@@ -106,10 +101,10 @@ class MdsBlocks:
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.RecordBatch:
         """The rows of a block, from a file that has its bytes."""
-        with _explained(self._path):
+        with _explained(self.path):
             end = block.offset + block.length
             file.seek(block.offset)
-            data = _exactly(file if self._codec is None else _inflated(self._path, file, self._codec), block.length)
+            data = _exactly(file if self._codec is None else _inflated(self.path, file, self._codec), block.length)
             first, last = self._head.offsets.searchsorted([block.offset, end]).tolist()
             offsets = self._head.offsets[first : last + 1] - block.offset
             rows = list(_values(self._head.columns, data, offsets))

@@ -1,7 +1,6 @@
 """Parquet: a block is a row group, found from the footer and decoded alone."""
 
 import json
-from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -16,6 +15,7 @@ from midepoch.formats.base import (
     Format,
     Range,
     Scan,
+    SpannedReader,
     check_inflation,
     read_as,
 )
@@ -38,7 +38,7 @@ WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARR
 
 def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     """The schema and the row groups of a file, from its footer."""
-    with _opened(path)[1] as file:
+    with _opened(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         for number, group in enumerate(groups):
             _check_size(f"{path}, row group {number}", group, limit)
@@ -48,7 +48,7 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
 
 def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]]:
     """For each row group, the statistics of the columns that are not nested, from the footer."""
-    with _opened(path)[1] as file:
+    with _opened(path) as file:
         metadata = file.metadata
         leaves = [metadata.schema.column(number).path for number in range(metadata.num_columns)]
         known = [field for field in columns if leaves.count(field.name) == 1]
@@ -61,72 +61,46 @@ def ranges(path: Location, columns: Sequence[pa.Field]) -> list[dict[str, Range]
         ]
 
 
-class ParquetBlocks:
-    """An open Parquet file. Each read decodes one row group, and of it only the columns asked for."""
+class ParquetBlocks(SpannedReader):
+    """A Parquet file whose footer is known. Each read decodes one row group, and of it only the columns asked for."""
 
     def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
-        self._path, self._wanted = path, wanted
-        self._source, self._file = _opened(path)
-        self._leaves = _leaves(self._file.metadata, wanted.names)
-        self._idle = deque([self._file])
-        """Readers of the same bytes that no thread uses now: Arrow's reader allows only one thread."""
-
-    def read(self, block: Block) -> pa.Table:
-        """The row group. Any number of threads may read at once, each with a reader of its own."""
-        try:
-            file = self._idle.pop()
-        except IndexError:
-            source = self._source if isinstance(self._path, str) else open_file(self._path)
-            file = _reader(source, self._path, self._file.metadata)
-        try:
-            return self._read(file, block)
-        finally:
-            self._idle.append(file)
+        with _opened(path) as file:
+            self.path, self._wanted, self._footer = path, wanted, file.metadata
+        self._leaves = _leaves(self._footer, wanted.names)
 
     def spans(self, block: Block) -> list[Span]:
         """Where the wanted columns of the row group lie."""
-        groups = self._file.metadata.num_row_groups
+        groups = self._footer.num_row_groups
         if block.number >= groups:
             raise DataFormatError(
-                f"{self._path} has {count('row group', groups)}, and the index knows row "
+                f"{self.path} has {count('row group', groups)}, and the index knows row "
                 f"group {block.number}, counted from 0: the file was changed. Restore it, or open the dataset again."
             )
-        group = self._file.metadata.row_group(block.number)
+        group = self._footer.row_group(block.number)
         return [_span(group.column(leaf)) for leaf in self._leaves]
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.Table:
-        """The row group, by its own reader that knows the footer: any number of threads may decode at once."""
-        metadata = self._file.metadata
-        return self._read(
-            pq.ParquetFile(file, metadata=metadata, pre_buffer=False, page_checksum_verification=True), block
-        )
-
-    def _read(self, file: pq.ParquetFile, block: Block) -> pa.Table:
+        """The row group, by a reader of its own: Arrow's reader allows only one thread."""
         try:
-            data = file.read_row_group(block.number, columns=self._wanted.names, use_threads=False)
+            reader = pq.ParquetFile(file, metadata=self._footer, pre_buffer=False, page_checksum_verification=True)
+            data = reader.read_row_group(block.number, columns=self._wanted.names, use_threads=False)
             return read_as(data, self._wanted)
         except (pa.ArrowException, OSError) as error:
-            raise DataFormatError(f"{self._path}: row group {block.number} cannot be decoded: {error}") from error
+            raise DataFormatError(f"{self.path}: row group {block.number} cannot be decoded: {error}") from error
 
 
-def _opened(path: Location) -> tuple[pa.NativeFile, pq.ParquetFile]:
-    """The open file and its reader, which has read the footer."""
+def _opened(path: Location) -> pq.ParquetFile:
+    """A reader of the file, which has read the footer."""
     try:
-        source = open_file(path)
-        file = _reader(source, path)
+        file = pq.ParquetFile(open_file(path))
         _ = file.schema_arrow
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataFormatError(
             f"{path} is damaged or no Parquet file: {str(error).rstrip('.')}. It may be truncated: copy or write it "
             "again."
         ) from error
-    return source, file
-
-
-def _reader(source: pa.NativeFile, path: Location, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    """A reader of an open file. Of a local one, nothing is gained by requesting bytes before they are decoded."""
-    is_local = isinstance(path, str)
-    return pq.ParquetFile(source, metadata=metadata, pre_buffer=not is_local, page_checksum_verification=True)
+    return file
 
 
 def _offset(group: pq.RowGroupMetaData) -> int:

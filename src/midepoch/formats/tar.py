@@ -8,16 +8,13 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import count
-from midepoch.errors import DataFormatError, MidepochError
-from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, read_as
+from midepoch.errors import DataFormatError
+from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, SpannedReader, read_as
 from midepoch.formats.text.records import BLOCK_BYTES, BLOCK_RECORDS
 from midepoch.storage.objects import Location, Span, StoredFile, open_bytes, open_file
 from midepoch.values.features import FEATURE
@@ -38,8 +35,6 @@ MOST_NAME_BYTES = 1 << 20
 UNPACK = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
 NEAR_LOCAL, NEAR_STORED = 16 << 10, 1 << 20
 """What a walk reads rather than seek over it."""
-LARGE, PIECES = 32 << 20, 4
-"""An object of this size that Energon has indexed is walked in several pieces at once."""
 KINDS = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp"), "Image"),
     **dict.fromkeys(("flac", "wav", "mp3"), "Audio"),
@@ -99,15 +94,11 @@ def scan(path: Location, limit: int = MAX_RECORD_BYTES) -> Scan:
     return Scan("tar", pa.schema(fields) if blocks else None, blocks)
 
 
-class TarBlocks:
+class TarBlocks(SpannedReader):
     """An open tar file. Each read fetches some samples, and walks over their headers."""
 
     def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
-        self._path, self._file, self._wanted = path, open_bytes(path), wanted
-
-    def read(self, block: Block) -> pa.RecordBatch:
-        """The rows of a block. Any number of threads may read at once."""
-        return self._parsed(block, self._file.read_at(block.length, block.offset))
+        self.path, self._wanted = path, wanted
 
     def spans(self, block: Block) -> list[Span]:
         """All bytes of the samples."""
@@ -115,14 +106,13 @@ class TarBlocks:
 
     def decode(self, block: Block, file: pa.NativeFile) -> pa.RecordBatch:
         """The rows of a block, from a file that has its bytes."""
-        return self._parsed(block, file.read_at(block.length, block.offset))
+        data: bytes = file.read_at(block.length, block.offset)
 
-    def _parsed(self, block: Block, data: bytes) -> pa.RecordBatch:
         def read_at(nbytes: int, offset: int) -> bytes:
             return data[offset - block.offset : offset - block.offset + nbytes]
 
         end = block.offset + block.length
-        samples = list(_samples(self._path, _members(self._path, read_at, end, block.offset, end, verify=False)))
+        samples = list(_samples(self.path, _members(self.path, read_at, end, block.offset, end, verify=False)))
         view = memoryview(data)
 
         def contents(extension: str) -> Iterator[memoryview | None]:
@@ -173,30 +163,8 @@ def _all_members(path: Location) -> list[Member]:
     """All members of a file, in its order."""
     with open_file(path) as opened:
         size = opened.size()
-    read_at = open_bytes(path).read_at
     near = NEAR_STORED if isinstance(path, StoredFile) else NEAR_LOCAL
-
-    def walked(begin: int, end: int | None) -> list[Member]:
-        return list(_members(path, _Windows(read_at, near).read_at, size, begin, end))
-
-    if isinstance(path, StoredFile) and size >= LARGE and (starts := _energon_starts(path, size)):
-        try:
-            with ThreadPoolExecutor(PIECES) as pool:
-                return list(chain.from_iterable(pool.map(walked, [0, *starts], [*starts, None])))
-        except DataFormatError as error:
-            log.warning("%s.idx is not used, because it is of another file: %s", path, error)
-    return walked(0, None)
-
-
-def _energon_starts(path: StoredFile, size: int) -> list[int]:
-    """Where some samples begin that divide a file into pieces, as the index beside it says; empty if it has none."""
-    index = path.beside(".idx")
-    try:
-        starts = np.frombuffer(index.read_at(min(index.size, size // UNIT * 8) // 8 * 8, 0), "<u8")
-    except MidepochError:
-        return []
-    chosen = {int(starts[len(starts) * piece // PIECES]) for piece in range(1, PIECES)} if len(starts) else set()
-    return sorted(one for one in chosen if 0 < one < size)
+    return list(_members(path, _Windows(open_bytes(path).read_at, near).read_at, size, 0))
 
 
 class _Windows:
@@ -219,7 +187,7 @@ def _members(
     read_at: Callable[[int, int], bytes],
     size: int,
     begin: int,
-    end: int | None,
+    end: int | None = None,
     *,
     verify: bool = True,
 ) -> Iterator[Member]:
