@@ -255,6 +255,13 @@ def test_slices(dataset, bounds, expected):
     assert ids(dataset.slice(*bounds)) == list(expected)
 
 
+def test_a_checkpoint_of_other_rows_does_not_load_into_a_slice(dataset):
+    state = iter(dataset.take(20)).state_dict()
+    for cut in (dataset.slice(10, 20), dataset.select(range(10, 20))):
+        with pytest.raises(me.CheckpointMismatchError, match="split"):
+            cut.load_state_dict(state)
+
+
 def test_wrong_slices(dataset):
     for wrong in ("10", "101%", "x%"):
         with pytest.raises(ValueError, match=f"start is '{wrong}'; pass a number of rows, or percents"):

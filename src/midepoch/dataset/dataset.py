@@ -60,7 +60,7 @@ from midepoch.delivery.trace import predicted_digest
 from midepoch.errors import SchemaMismatchError
 from midepoch.order.orders import Level, OrderStep, Shuffle, Slice
 from midepoch.order.quality import ShuffleQuality
-from midepoch.order.selection import Bound, Selection, TrainTestSplit, slice_bounds
+from midepoch.order.selection import Bound, Selection, Slices, TrainTestSplit, slice_bounds
 from midepoch.order.windows import WINDOW, WINDOW_BLOCKS, WINDOW_BYTES
 from midepoch.pipeline.adopt import without
 from midepoch.pipeline.cache import cache_pipeline
@@ -370,10 +370,7 @@ class Dataset(Base[Item]):
             window_bytes=check_integer("window_bytes", parse_size("window_bytes", window_bytes), least=1),
         )
         shuffled = with_order_step(self, "shuffle", step)
-        rows = file_rows(shuffled, "shuffle")
-        if level == "block":
-            rows.log_window(step)
-        elif level == "file" and len(rows.index.view.names) == 1:
+        if level == "file" and len(file_rows(shuffled, "shuffle").index.view.names) == 1:
             log.warning(
                 "shuffle(level='file') changes nothing: the dataset is one file. Pass level='block' to mix its rows."
             )
@@ -429,7 +426,7 @@ class Dataset(Base[Item]):
         rows = _rows(self, "select")
         if isinstance(indices, range) and indices.step == 1:
             chosen: Any = np.array([indices.start, indices.stop - 1] if indices else [], np.int64)
-            step: Slice | Selection = Slice(start=indices.start, stop=max(indices.start, indices.stop))
+            step: Slices | Selection = Slices(intervals=((indices.start, max(indices.start, indices.stop)),))
         else:
             chosen = np.fromiter((check_integer("A position in select", one, least=None) for one in indices), np.int64)
             step = Selection(table=pa.table({"indices": chosen}))
@@ -447,7 +444,7 @@ class Dataset(Base[Item]):
         such as 0.1, which are rounded to the nearest row. After a shuffle these are other rows in every epoch.
         """
         first, end = slice_bounds(start, stop, _rows(self, "slice"))
-        return _cut(self, "slice", Slice(start=first, stop=end))
+        return _cut(self, "slice", Slices(intervals=((first, end),)))
 
     def train_test_split(self, test_size: int | float, *, seed: int = 0) -> TrainTest[Self]:
         """Two datasets, ``train`` and ``test``, that share no row in any epoch. No row is read for this.
@@ -1220,7 +1217,7 @@ def with_order_step(dataset: AnyDataset, name: str, step: OrderStep) -> AnyDatas
     that the filters keep. This raises after any other stage that changes the number of items.
     """
     plan = dataset._plan
-    if plan.sharded_by == "user" and isinstance(step, Slice | Selection):
+    if plan.sharded_by == "user" and isinstance(step, Slice | Slices | Selection):
         raise ValueError(
             f"{name} after shard is not possible: {name} acts on the rows of all shards. A number of rows for each "
             f"shard would have no meaning after a resize. Put it first: dataset.{name}(n).shard(...)."
@@ -1233,7 +1230,7 @@ def with_order_step(dataset: AnyDataset, name: str, step: OrderStep) -> AnyDatas
             f"rows without reading them. {remedy(pipeline, name)}"
         )
     rows = _file_rows(pipeline, name)
-    if not rows.uniform and isinstance(step, Slice | Selection | TrainTestSplit):
+    if not rows.uniform and isinstance(step, Slice | Slices | Selection | TrainTestSplit):
         raise ValueError(
             f"{name} after read(filters=...) is not possible: filters change the number of rows, and {name} acts "
             f"on rows without reading them. {remedy(pipeline, name)} To put it first, read without filters, use "

@@ -127,7 +127,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slices:
-    """Take several intervals ``(start, stop)``, as a split expression names them."""
+    """Take intervals ``(start, stop)``: one, or several as a split expression names them."""
 
     intervals: tuple[tuple[int, int], ...]
 

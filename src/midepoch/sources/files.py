@@ -1,9 +1,8 @@
 """The rows of files, as the source of a pipeline."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,19 +45,6 @@ if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
 WHOLE_BATCHES = "whole_batches"
 MIXED_BLOCKS = 1024
 """If the windows of all lanes have fewer blocks, a model learns less from sorted data: see docs/performance.md."""
-
-
-class WindowBlocks(NamedTuple):
-    """The blocks of a window that are decoded as a whole, on average."""
-
-    all: int
-    """How many the dataset has."""
-    nbytes: int
-    """The bytes of one."""
-    wanted: int
-    """How many were asked for."""
-    fitting: int
-    """How many fit ``window_bytes``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,54 +130,36 @@ class FileRows:
         view = self.index.view
         return view.blocks if self._has_virtual_blocks else Blocks.of_rows(view.block_starts)
 
-    def log_window(self, step: Shuffle) -> None:
-        """Log, once for each dataset, that the bytes of a window allow fewer blocks than were asked for."""
-        window = self._blocks_of_window(step)
-        if window is None or window.fitting >= window.wanted:
-            return
-        log_once(
-            f"{self.label}: a window of the shuffle has about {count('block', window.fitting)} of {window.all:,}, "
-            f"because a block has {size_in_words(window.nbytes)} on average and window_bytes is "
-            f"{size_in_words(step.window_bytes)}; {window.wanted} were asked for. For batches from more places of the "
-            f"dataset, pass window_bytes of {size_in_words(window.wanted * window.nbytes)} or more, write smaller row "
-            "groups, or convert the files to uncompressed Arrow, of which small parts can be read alone.",
-            logging.INFO,
-        )
-
     def log_mixing(self, lanes: int) -> None:
-        """Log, once, that the windows of all lanes together have few blocks, and what to do."""
+        """Log, once, that the windows of all lanes together have few blocks, and what to do.
+
+        Only blocks that are decoded as a whole count.
+        """
         step = next((step for step in reversed(self.steps) if isinstance(step, Shuffle)), None)
-        window = None if step is None or step.level != "block" else self._blocks_of_window(step)
-        if step is None or window is None:
+        stored = self.index.view.blocks
+        whole = ~stored.divisible & (np.diff(stored.starts) > 0)
+        if self.where is not None:
+            whole &= self.where.blocks
+        number = int(whole.sum())
+        if step is None or step.level != "block" or not number:
             return
-        blocks = min(window.wanted, window.fitting)
-        enough = min(MIXED_BLOCKS, window.all)
+        block_rows, block_bytes = (int(of[whole].sum()) // number for of in (np.diff(stored.starts), stored.nbytes))
+        wanted = min(number, max(step.window_blocks, -(-step.window // max(1, block_rows))))
+        blocks = min(wanted, max(1, step.window_bytes // max(1, block_bytes)))
+        enough = min(MIXED_BLOCKS, number)
         if lanes * blocks >= enough:
             return
         needed = -(-enough // lanes)
-        nbytes = needed * window.nbytes
+        nbytes = needed * block_bytes
         rounded_up = size_in_words(nbytes + nbytes // 16 + 1).replace(" ", "")
         more = f", window_bytes={rounded_up!r}" if nbytes > step.window_bytes else ""
         log_once(
-            f"{self.label}: rows of {count('block', lanes * blocks)} are mixed at a time, of {window.all:,} in the "
+            f"{self.label}: rows of {count('block', lanes * blocks)} are mixed at a time, of {number:,} in the "
             f"dataset: a window of the shuffle has {blocks}, and there {'is' if lanes == 1 else 'are'} "
             f"{count('lane', lanes)}. If neighbouring rows are alike, as in files that are sorted by topic, a model "
             f"learns less. Pass shuffle(window_blocks={needed}{more}), which takes about {size_in_words(nbytes)} of "
             f"memory for each lane, or call .lanes({-(-enough // blocks)}), or write smaller row groups."
         )
-
-    def _blocks_of_window(self, step: Shuffle) -> WindowBlocks | None:
-        """How many blocks a window has, on average; None if there are none that are decoded as a whole."""
-        blocks = self.index.view.blocks
-        whole = ~blocks.divisible & (np.diff(blocks.starts) > 0)
-        if self.where is not None:
-            whole &= self.where.blocks
-        number = int(whole.sum())
-        if not number:
-            return None
-        rows, nbytes = (int(sizes[whole].sum()) // number for sizes in (np.diff(blocks.starts), blocks.nbytes))
-        wanted = min(number, max(step.window_blocks, -(-step.window // max(1, rows))))
-        return WindowBlocks(number, nbytes, wanted, min(number, max(1, step.window_bytes // max(1, nbytes))))
 
     @cached_property
     def size(self) -> int:

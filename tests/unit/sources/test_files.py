@@ -157,26 +157,15 @@ def parquet(tmp_path):
     return FileRows(index=open_index(write_files(tmp_path / "data", [60], ["parquet"], block=5)))
 
 
-def log_of(source, caplog, lanes=None, **sizes):
-    """What is logged of the windows of a shuffle; with ``lanes``, of how an epoch of so many lanes mixes."""
+def log_of(source, caplog, lanes, **sizes):
+    """What is logged of how an epoch of so many lanes mixes."""
     log_once.cache_clear()
     caplog.clear()
     with caplog.at_level("INFO", logger="midepoch"):
         for _ in range(2):
-            rows, step = shuffled(source, **sizes)
-            rows.log_window(step) if lanes is None else rows.log_mixing(lanes)
+            rows, _ = shuffled(source, **sizes)
+            rows.log_mixing(lanes)
     return [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-def test_a_log_line_says_once_that_the_bytes_of_a_window_bind(parquet, caplog):
-    each = int(parquet.index.view.block_lengths.mean())
-    ((level, message),) = log_of(parquet, caplog, window_blocks=8, window_bytes=5 * each)
-    assert level == "INFO"
-    assert "part-0000.parquet: a window of the shuffle has about 5 blocks of 12, because a block has" in message
-    assert "8 were asked for" in message
-    assert "smaller row groups" in message
-    assert "uncompressed Arrow" in message
-    assert log_of(parquet, caplog, window_blocks=5, window_bytes=5 * each) == []
 
 
 @pytest.mark.parametrize(
@@ -207,10 +196,8 @@ def test_what_the_log_line_says_to_do_is_enough(parquet, caplog):
 
 def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_path, caplog):
     few = FileRows(index=open_index(write_files(tmp_path / "few", [10], ["parquet"], block=5)))
-    assert log_of(few, caplog, window_blocks=1, window=9) == []
     assert log_of(few, caplog, 1, window_blocks=1, window=9) == []
     arrow = FileRows(index=open_index(write_files(tmp_path / "arrow", [60], ["stream"], block=5)))
-    assert log_of(arrow, caplog, window_blocks=1, window_bytes=1) == []
     assert log_of(arrow, caplog, 1, window_blocks=1, window_bytes=1) == []
 
 
