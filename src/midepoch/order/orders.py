@@ -53,28 +53,6 @@ class Order(Protocol):
         """The first position of each piece, rising, and ``size`` at the end."""
 
 
-class Sequential:
-    """File order, row order."""
-
-    def __init__(self, file_starts: I64, block_starts: I64, blocks: Blocks | None = None) -> None:
-        """Take the first row of each file and of each block, both with the number of all rows at the end.
-
-        If ``block_starts`` are those of virtual blocks, ``blocks`` are the blocks that hold them.
-        """
-        self._starts = {"file": file_starts, "block": block_starts}
-        self.blocks = blocks or Blocks.of_rows(block_starts)
-        self.size = int(file_starts[-1])
-
-    def rows(self, positions: I64) -> I64:
-        return positions
-
-    def positions(self, rows: I64) -> I64:
-        return rows[(rows >= 0) & (rows < self.size)]
-
-    def piece_starts(self, level: PieceLevel) -> I64:
-        return self._starts[level]
-
-
 class Ranges:
     """Ranges of rows, in file order, as the rows of a smaller dataset."""
 
@@ -116,6 +94,18 @@ class Ranges:
 
     def piece_starts(self, level: PieceLevel) -> I64:
         return self._piece_starts[level]
+
+
+class Sequential(Ranges):
+    """File order, row order."""
+
+    def __init__(self, file_starts: I64, block_starts: I64, blocks: Blocks | None = None) -> None:
+        """Take the first row of each file and of each block, both with the number of all rows at the end.
+
+        If ``block_starts`` are those of virtual blocks, ``blocks`` are the blocks that hold them.
+        """
+        pieces: dict[PieceLevel, I64] = {"file": file_starts, "block": block_starts}
+        super().__init__(file_starts[:1], file_starts[[0, -1]], pieces, blocks or Blocks.of_rows(block_starts))
 
 
 class Interval:

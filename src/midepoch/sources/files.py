@@ -13,14 +13,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.index import Index, IndexView
-from midepoch.order.orders import (
-    Order,
-    OrderStep,
-    Ranges,
-    Sequential,
-    Shuffle,
-    build_order,
-)
+from midepoch.order.orders import Order, OrderStep, Ranges, Sequential, Shuffle, build_order
 from midepoch.order.quality import ShuffleQuality, full_permutation, measure_quality
 from midepoch.order.selection import Surveyed, Without
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
@@ -253,17 +246,9 @@ class FileRows:
 
     def generation_orders(self, epoch: int, appended: AppendedFiles) -> list[Order]:
         """The order of each generation of files, in an epoch to which files were appended."""
-        view = self.index.view
-        subsets = [
-            rows_of_files(
-                files,
-                file_starts=view.file_starts,
-                first_blocks=view.first_blocks,
-                blocks=self._blocks,
-                virtual=self._has_virtual_blocks,
-            )
-            for files in generations(appended, len(view.names))
-        ]
+        blocks, virtual = self._blocks, self._has_virtual_blocks
+        files = generations(appended, len(self.index.view.names))
+        subsets = [rows_of_files(numbers, self.index.view, blocks, virtual=virtual) for numbers in files]
         return [build_order(subset, self.steps, epoch) for subset in subsets]
 
     def open(self, lanes: int) -> OpenFiles:

@@ -8,7 +8,6 @@ last by ranges of file numbers. The last has all other files.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -22,7 +21,9 @@ from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor, lane_cuts
 from midepoch.checkpoint.state import AppendedFiles
 from midepoch.errors import CheckpointMismatchError, DataFormatError
+from midepoch.index.index import IndexView
 from midepoch.order.orders import Chained, Interval, Order, Ranges, Shuffle, lanes_by_file
+from midepoch.order.selection import AllBut
 from midepoch.order.windows import Blocks, bounds_of, virtual_counts, virtual_starts
 from midepoch.sources.ahead import LaneRows, OpenFiles
 from midepoch.sources.source import EpochCut, FindSurvey, RowFacts
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
     from midepoch.index.filters import Predicate
     from midepoch.sources.files import FileRows
 
+NONE = np.empty(0, np.int64)
 POSITIONS_AT_ONCE = 8192
 NEAR_ROWS, MAX_NEAR = 8192, 4
 """Row numbers of so many neighbours are computed together, and so many of these are kept."""
@@ -46,7 +48,7 @@ class FileRowsLanes:
         source: "FileRows",
         cut: EpochCut,
         survey: FindSurvey,
-        gone: I64 | None = None,
+        gone: I64 = NONE,
     ) -> None:
         """``gone`` are the rising numbers of rows that were left out after the lanes were cut."""
         self._source, self._cut, self._survey, self._gone = source, cut, survey, gone
@@ -89,44 +91,33 @@ class FileRowsLanes:
     def flow(self, opened: OpenFiles, lane: int, cursor: Cursor) -> Flow:
         stop = self.size(lane)
         starts = range(cursor[0], stop, POSITIONS_AT_ONCE)
-        flow = self.flow_at(opened, lane, (np.arange(at, min(at + POSITIONS_AT_ONCE, stop)) for at in starts))
-        if self._gone is None:
-            return flow
-        if self._cut.masks:
-            return noting(flow, partial(self._note_masked, self._left_out[lane]))
-        assert flow.row_runs is not None
-        return replace(flow, row_runs=self._without_gone(flow.row_runs))
-
-    def _without_gone(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
-        assert self._gone is not None
-        for run in runs:
-            kept = ~np.isin(run.keys, self._gone)
-            if kept.all():
-                yield run
-            elif kept.any():
-                yield run.take(np.flatnonzero(kept))
+        positions = (np.arange(at, min(at + POSITIONS_AT_ONCE, stop)) for at in starts)
+        if self._cut.masks and len(self._gone):
+            return noting(self.flow_at(opened, lane, positions), partial(self._note_masked, self._left_out[lane]))
+        gone = self._gone_positions(lane)
+        return self.flow_at(
+            opened, lane, (some[~np.isin(some, gone)] for some in positions) if len(gone) else positions
+        )
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         self._left_out[lane] = left_out
 
     def _note_masked(self, left_out: set[int], keys: list[int]) -> None:
-        assert self._gone is not None
         left_out.update(np.intersect1d(keys, self._gone).tolist())
 
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         return CountedFileRows(self, lane, cursor[0], self._survey(), self._gone_positions(lane))
 
-    def _gone_positions(self, lane: int) -> I64 | None:
+    def _gone_positions(self, lane: int) -> I64:
         """The rising positions in a lane of the rows that were left out. Those of all even lanes are found together."""
-        if self._gone is None or self._cut.mode == "file":
-            return None if self._gone is None else np.sort(self.order(lane).positions(self._gone))
+        if self._cut.mode == "file":
+            return np.sort(self.order(lane).positions(self._gone)) if len(self._gone) else self._gone
         first, last = np.searchsorted(self._gone_in_order, self._cuts[lane : lane + 2])
         return self._gone_in_order[first:last] - self._cuts[lane]
 
     @cached_property
     def _gone_in_order(self) -> I64:
-        assert self._gone is not None
-        return np.sort(self._order.positions(self._gone))
+        return np.sort(self._order.positions(self._gone)) if len(self._gone) else self._gone
 
     def flow_at(self, opened: OpenFiles, lane: int, positions: Iterator[I64]) -> Flow:
         """The rows of a lane at rising positions. If there is a filter, it must keep them all."""
@@ -147,23 +138,19 @@ class FileRowsLanes:
     def row_numbers(self, file: str, row: int) -> I64:
         """The number of a row in the whole dataset; none if there is no such row."""
         view = self._source.index.view
-        files = [number for number, name in enumerate(view.names) if name == file]
-        numbers = [int(view.file_starts[number]) + row for number in files]
-        ends = [int(view.file_starts[number + 1]) for number in files]
-        return np.array([number for number, end in zip(numbers, ends, strict=True) if number < end], np.int64)
+        bounds = zip(
+            view.names, *(starts.tolist() for starts in (view.file_starts[:-1], view.file_starts[1:])), strict=True
+        )
+        return np.array([begin + row for name, begin, end in bounds if name == file and begin + row < end], np.int64)
 
 
 class CountedFileRows(CountedItems):
     """The rows of a lane from a position on. The survey is indexed by row number."""
 
-    def __init__(
-        self, lanes: FileRowsLanes, lane: int, start: int, survey: RowFacts | None, gone: I64 | None = None
-    ) -> None:
+    def __init__(self, lanes: FileRowsLanes, lane: int, start: int, survey: RowFacts | None, gone: I64 = NONE) -> None:
         """``gone`` are the rising positions of rows that are passed over."""
         self._lanes, self._lane, self._start, self._survey = lanes, lane, start, survey
-        self._gone = np.empty(0, np.int64) if gone is None else gone[gone >= start]
-        self._kept_before = self._gone - start - np.arange(len(self._gone))
-        self._left = max(0, lanes.size(lane) - start - len(self._gone))
+        self._left = AllBut(lanes.size(lane) - start, gone[gone >= start] - start)
         self._near: dict[int, I64] = {}
 
     @cached_property
@@ -171,21 +158,19 @@ class CountedFileRows(CountedItems):
         return self._lanes.order(self._lane)
 
     def has(self, number: int) -> bool:
-        return number < self._left
+        return number < self._left.size
 
     def total(self) -> int:
-        return self._left
+        return max(0, self._left.size)
 
     def cursor(self, items: int) -> Cursor:
-        if not items or not len(self._gone):
+        if not items or not len(self._left.left_out):
             return (self._start + items,)
         return (int(self._positions(np.array([items - 1]))[0]) + 1,)
 
     def _positions(self, numbers: I64) -> I64:
         """The positions in the lane of these rows."""
-        if not len(self._gone):
-            return numbers + self._start
-        return numbers + self._start + np.searchsorted(self._kept_before, numbers, "right")
+        return self._start + self._left.at(numbers)
 
     def flow(self, opened: OpenFiles, wanted: Wanted) -> Flow:
         return self._lanes.flow_at(opened, self._lane, map(self._positions, wanted))
@@ -217,9 +202,8 @@ class CountedFileRows(CountedItems):
         return self._lanes.trace(self.keys(numbers))
 
     def find(self, file: str, row: int) -> I64:
-        positions = self._order.positions(self._lanes.row_numbers(file, row))
-        positions = np.sort(positions[(positions >= self._start) & ~np.isin(positions, self._gone)])
-        return positions - self._start - np.searchsorted(self._gone, positions)
+        positions = self._order.positions(self._lanes.row_numbers(file, row)) - self._start
+        return np.sort(self._left.before(positions[(positions >= 0) & self._left.has(positions)]))
 
     def lengths(self, numbers: I64) -> I64:
         assert self._survey is not None
@@ -264,12 +248,12 @@ def _failing_row(predicate: "Predicate", run: RowRun) -> int:
     return 0
 
 
-def rows_of_files(files: I64, *, file_starts: I64, first_blocks: I64, blocks: Blocks, virtual: bool = False) -> Ranges:
+def rows_of_files(files: I64, view: IndexView, blocks: Blocks, *, virtual: bool = False) -> Ranges:
     """The rows of the files with these numbers. Its pieces are those of a dataset of these files alone.
 
-    The other arguments describe all files of the dataset: the first row and the first block of each file, and the
-    blocks. If ``virtual``, blocks are divided into virtual ones.
+    The other arguments describe all files of the dataset. If ``virtual``, blocks are divided into virtual ones.
     """
+    file_starts, first_blocks = view.file_starts, view.first_blocks
     numbers = [np.arange(first_blocks[file], first_blocks[file + 1]) for file in files.tolist()]
     own = blocks.some(np.concatenate([np.empty(0, np.int64), *numbers]))
     starts = bounds_of(np.diff(file_starts)[files])

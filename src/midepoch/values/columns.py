@@ -45,8 +45,6 @@ LISTS = {pa.list_(pa.null()).id, pa.large_list(pa.null()).id, FIXED_SIZE_LIST}
 
 TEXTS = {kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())}
 """The ids of types whose values are Python objects in every form but Arrow."""
-TOGETHER = 1024
-"""So many rows of a column are copied together, if batches are smaller."""
 
 
 def arrow_columns(batch: pa.RecordBatch, form: Form) -> Any:
@@ -65,33 +63,12 @@ def arrow_batches(batch: pa.RecordBatch, size: int, form: Literal["numpy", "torc
     starts = range(0, batch.num_rows, size)
     if form == "arrow":
         return map(batch.slice, starts, repeat(size))
-    if form == "torch":
-        names, parts = batch.schema.names, [_torch_parts(column, size) for column in batch.columns]
-        return (dict(zip(names, values, strict=True)) for _, *values in zip(starts, *parts, strict=True))
+    make, cut = (to_torch, tensor_of) if form == "torch" else (to_numpy, np.asarray)
     columns = [
-        (name, column, to_numpy) if (array := even_array(column)) is None else (name, array, np.asarray)
+        (name, column, make) if (array := even_array(column)) is None else (name, array, cut)
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return ({name: converted(column[at : at + size]) for name, column, converted in columns} for at in starts)
-
-
-def _torch_parts(column: pa.Array, size: int) -> Iterator[Any]:
-    """``to_torch`` of ``size`` rows of a column at a time. Numbers and texts of small batches are copied together.
-
-    Each tensor has a storage of its own, so ``torch.save`` writes its numbers alone.
-    """
-    array = even_array(column)
-    if array is None and column.type.id not in TEXTS:
-        return (to_torch(column[at : at + size]) for at in range(0, len(column), size))
-    is_flat = array is None or array.ndim == 1
-    together = max(1, TOGETHER // size) * size if is_flat else size
-    starts = range(0, len(column), together)
-    copies = (
-        column.slice(start, together).to_pylist() if array is None else array[start : start + together].copy()
-        for start in starts
-    )
-    parts = (copy[at : at + size] for copy in copies for at in range(0, len(copy), size))
-    return parts if array is None else map(torch_module().from_numpy, parts)
 
 
 def to_python(column: pa.Array) -> list[Any]:
@@ -128,6 +105,8 @@ def to_torch(column: pa.Array) -> Any:
 
     A null is None, in a list of Python values or of tensors. It is never NaN, which a loss would become too.
     """
+    if column.type.id in TEXTS:
+        return column.to_pylist()
     array = to_numpy(column)
     return _tensors_of(array) if _holds_arrays_only(array) and not _has_null_numbers(column) else column.to_pylist()
 

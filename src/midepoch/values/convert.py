@@ -34,6 +34,18 @@ def convert_named(name: str, column: Any, form: Form) -> Any:
         ) from error
 
 
+def convert_columns(
+    columns: Mapping[str, Any], form: Form, ragged: Callable[[str], bool] | None = None
+) -> dict[str, Any]:
+    """Columns in a form. Arrays are never stacked in lists that are columns for which ``ragged(name)`` is true."""
+    lists = {name for name, column in columns.items() if ragged and type(column) is list and ragged(name)}
+    alone = lists if form in ("numpy", "torch") else set()
+    return {
+        name: [convert_value(value, form) for value in column] if name in alone else convert_named(name, column, form)
+        for name, column in columns.items()
+    }
+
+
 def convert_each(column: Any, form: Form) -> Any:
     """The values of a sequence one by one, each converted as if it were alone."""
     alike = not isinstance(column, list) or (len(kinds := set(map(type, column))) == 1 and kinds <= {bool, int, float})
@@ -182,14 +194,7 @@ def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | No
                 f"A batch needs items with the same columns, but one has {list(first)} and another {list(item)}. "
                 "Let the function return the same keys for every item."
             )
-    columns = {name: [item[name] for item in items] for name in first}
-    stays_list = ragged if ragged is not None and form in ("numpy", "torch") else lambda name: False
-    return {
-        name: [convert_value(value, form) for value in column]
-        if stays_list(name)
-        else convert_named(name, column, form)
-        for name, column in columns.items()
-    }
+    return convert_columns({name: [item[name] for item in items] for name in first}, form, ragged)
 
 
 def join_columns(parts: Sequence[Any], form: Form) -> Any:

@@ -13,7 +13,7 @@ from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.values.arrow import concat_batches, take
 from midepoch.values.columns import Form, arrow_batches, arrow_columns, row_values
-from midepoch.values.convert import as_column, convert_each, convert_named, convert_value, convert_values, join_columns
+from midepoch.values.convert import as_column, convert_columns, convert_each, convert_values, join_columns
 
 Locate = Callable[[int], tuple[str, int]]
 """The name of the file that holds a row, and the row's number in that file."""
@@ -51,22 +51,21 @@ def unreadable(batch: pa.RecordBatch, origin: RowOrigin | None, error: Exception
     """
     found = ((name, _first_unreadable(batch.column(name))) for name in batch.schema.names)
     name, row = next(((name, row) for name, row in found if row is not None), (None, 0))
-    if name is None:
-        is_text = isinstance(error, UnicodeDecodeError)
-        text = f"Text of a file is not UTF-8: {error}. Write the file again in UTF-8."
-        return DataFormatError(text) if is_text else error
+    if name is None and not isinstance(error, UnicodeDecodeError):
+        return error
     where = "a row (without workers, this message names the file)"
-    if origin is not None:
+    if name is not None and origin is not None:
         file, number = origin.locate(int(origin.numbers[row]))
         where = f"row {number:,} of {file}"
+    column = "A column" if name is None else f"The column {name!r}"
     if isinstance(error, UnicodeDecodeError):
         return DataFormatError(
-            f"The column {name!r} has text that is not UTF-8 in {where}: {error.reason}, "
-            f"0x{error.object[error.start]:02x}. Write the file again in UTF-8, or pass columns= without this one."
+            f"{column} has text that is not UTF-8 in {where}: {error.reason}, 0x{error.object[error.start]:02x}. Write "
+            "the file again in UTF-8, or pass columns= without this one."
         )
     return DataFormatError(
-        f"The column {name!r} has a value in {where} that Python cannot hold: {error}. Read it with "
-        "with_format('arrow'), or pass columns= without this one."
+        f"{column} has a value in {where} that Python cannot hold: {error}. Read it with with_format('arrow'), or pass "
+        "columns= without this one."
     )
 
 
@@ -259,17 +258,11 @@ def convert_batch(item: Any, form: Form, ragged: Callable[[str], bool] | None = 
         return Rows(item, form).columns()
     if not isinstance(item, Mapping):
         return convert_item(item, form)
-    lists = {name for name, column in item.items() if type(column) is list and ragged is not None and ragged(name)}
-    if not lists or form not in ("numpy", "torch"):
-        return Rows(dict(item)).to(form).columns()
-    return {
-        name: [convert_value(value, form) for value in column] if name in lists else convert_named(name, column, form)
-        for name, column in item.items()
-    }
+    return _convert_columns(item, form, ragged)
 
 
-def _convert_columns(columns: Mapping[str, Any], form: Form) -> Any:
-    converted = {name: convert_named(name, column, form) for name, column in columns.items()}
+def _convert_columns(columns: Mapping[str, Any], form: Form, ragged: Callable[[str], bool] | None = None) -> Any:
+    converted = convert_columns(columns, form, ragged)
     return pa.RecordBatch.from_pydict(converted) if form == "arrow" else converted
 
 

@@ -1,5 +1,7 @@
 """From a row back to its position, for every order and any composition of them, against the plain list of rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -85,10 +87,8 @@ def test_rows_of_appended_files_are_found(sizes, lanes, seed):
     sequential = Sequential(*starts_of([[size] for size in sizes]))
     starts = sequential.piece_starts("file")
     first = np.arange(len(sizes) + 1)
-    subsets = [
-        rows_of_files(files, file_starts=starts, first_blocks=first, blocks=sequential.blocks)
-        for files in generations((((0, 1),),), len(sizes))
-    ]
+    view = SimpleNamespace(file_starts=starts, first_blocks=first)
+    subsets = [rows_of_files(files, view, sequential.blocks) for files in generations((((0, 1),),), len(sizes))]
     each = [build_order(subset, [Shuffle(seed=seed, level="row", window=4)], 0) for subset in subsets]
     for lane in range(lanes):
         assert_found(lane_of_generations(each, lanes, lane), sequential.size)

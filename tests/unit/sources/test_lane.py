@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -36,9 +37,11 @@ class Files:
     def subset(self, files):
         return rows_of_files(
             np.array(files, np.int64),
-            file_starts=bounds([sum(sizes) for sizes in self.blocks]),
-            first_blocks=bounds([len(sizes) for sizes in self.blocks]),
-            blocks=self.described(range(len(self.blocks))),
+            SimpleNamespace(
+                file_starts=bounds([sum(sizes) for sizes in self.blocks]),
+                first_blocks=bounds([len(sizes) for sizes in self.blocks]),
+            ),
+            self.described(range(len(self.blocks))),
             virtual=self.virtual,
         )
 
