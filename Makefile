@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: test test-fast test-floor test-pythons check demo bench bench-quick bench-own docs format clean
+.PHONY: test test-fast test-floor test-pythons check demo soak bench bench-quick bench-own docs format clean
 
 # All tests: about 15 minutes on two cores. Many start, kill and wait for processes. Those that failed run once more, one
 # at a time, to tell a defect from a machine that was too busy. Both runs are printed, and the second decides.
@@ -57,6 +57,13 @@ check: $(STAMP)
 # Three minutes on two cores, and few packages. The picture is build/demo.png.
 demo: $(DEMO)
 	$(BIN)/python examples/demo/run.py
+
+# Kill, stall and resize ranks, workers and a store at random, and audit every row. Linux, two cores. SEED repeats the
+# decisions of a soak, and RUN one run of it.
+MINUTES ?= 60
+SEED ?= 0
+soak: $(STAMP)
+	PYTHONPATH=src:tests $(BIN)/python -m soak --minutes $(MINUTES) --seed $(SEED) $(if $(RUN),--run $(RUN))
 
 # midepoch and others side by side, each in an environment of its own, which is made the first time: about 10 GB.
 bench: $(STAMP)

@@ -1,0 +1,4 @@
+from soak.driver import main
+
+if __name__ == "__main__":
+    main()
