@@ -264,6 +264,7 @@ def prepared(folder: Path, token: str, *, ray: bool) -> Iterator[Place]:
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray stays on loopback then
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     guard = start_guard(token)

@@ -57,7 +57,7 @@ def workers_of(rank: int) -> list[int]:
 def actors(token: str) -> list[int]:
     """The processes of the soak's Ray cluster in which actors are."""
     names = {process: _command(process) for process in marked(MARK, token)}
-    return sorted(process for process, name in names.items() if name.startswith("ray::") and "IDLE" not in name)
+    return sorted(process for process, name in names.items() if name.startswith("ray::WorkerHost"))
 
 
 def _command(process: int) -> str:
