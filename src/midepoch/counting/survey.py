@@ -193,18 +193,12 @@ class SurveyPass:
         index = Path(saved_at) if folder is None and saved_at is not None else None
         parent = trusted_index_folder(folder if index is None else index.parent, trust_shared)
         path = parent / f"{key if index is None else f'{index.stem}-{key}'}.survey"
-        survey = self._load(path)
-        if survey is None:
-            if executor is not None or not self.calls_nothing:  # else no process is started
-                check_started("survey()")
-            with exclusive_lock(parent / f"{key}.lock"):
-                survey = self._load(path)
-                if survey is None:
-                    _clear(path)
-                    work = path.with_name(f"{path.name}-work")
-                    survey = self._make(path, work, executor)
-                    remove_folder(work)
-        return survey
+        if (survey := self._load(path)) is not None:
+            return survey
+        if executor is not None or not self.calls_nothing:  # else no process is started
+            check_started("survey()")
+        with exclusive_lock(parent / f"{key}.lock"):
+            return self._load(path) or self._make(path, executor)
 
     def _load(self, path: Path) -> Survey | None:
         try:
@@ -215,9 +209,10 @@ class SurveyPass:
             log.warning("The survey %s cannot be used (%s); it is made again.", path, error)
             return None
 
-    def _make(self, path: Path, work: Path, executor: Executor | None) -> Survey:
+    def _make(self, path: Path, executor: Executor | None) -> Survey:
         """Survey the units that are not finished yet, and join all."""
-        units = self.units()
+        _clear(path)
+        units, work = self.units(), path.with_name(f"{path.name}-work")
         finished = partial(_finished, work)
         missing = [unit for unit in units if finished(unit) is None]
         # Threads are enough if all work is Arrow's, which lets other threads run.
@@ -231,12 +226,14 @@ class SurveyPass:
 
         run_units("survey", self.survey_unit, units, missing, executor, threads=threads, keep=keep)
         try:
-            return write_survey(path, map(finished, units), rows=units[-1].end, covered=self.covered, work=work)
+            survey = write_survey(path, map(finished, units), rows=units[-1].end, covered=self.covered, work=work)
         except OSError as error:
-            survey = self._load(path)  # another process may have finished it first, and removed the units
-            if survey is not None:
-                return survey
-            raise write_error(error, path.parent, "The survey") from error
+            saved = self._load(path)  # another process may have finished it first, and removed the units
+            if saved is None:
+                raise write_error(error, path.parent, "The survey") from error
+            survey = saved
+        remove_folder(work)
+        return survey
 
     def units(self) -> list[Unit]:
         """The units of all rows. There is at least one."""

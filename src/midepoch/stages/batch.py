@@ -79,7 +79,8 @@ class Batch(Stage):
             if len(group) < self.size and self.drop_last:
                 return
             items, after = [item for item, _, _ in group], group[-1][1]
-            key = sum_of(np.array([key for _, _, key in group], np.int64), batched=inputs.batched)
+            keys = np.array([key for _, _, key in group], np.int64)
+            (key,) = sums_of(keys, self.size, batched=inputs.batched).tolist()
             batch = collate_fn(items) if collate_fn else collate(items, inputs.form, inputs.ragged)
             del group, items  # so that the next items are made in their memory, of which images need much
             yield batch, after, key
@@ -102,11 +103,6 @@ def sums_of(keys: I64, size: int, *, batched: bool) -> I64:
     """The keys of batches of ``size`` items: the sums of what the items add to a digest."""
     hashes, firsts = hashes_of(keys, batched=batched), np.arange(0, len(keys), size)
     return np.add.reduceat(hashes, firsts).view(np.int64) if len(keys) else keys
-
-
-def sum_of(keys: I64, *, batched: bool) -> int:
-    """The key of one batch."""
-    return int(hashes_of(keys, batched=batched).sum(dtype=np.uint64).view(np.int64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

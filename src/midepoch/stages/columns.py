@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from midepoch.stages.flow import Context, Flow, RowRun
 from midepoch.stages.stage import Stage
 from midepoch.values.arrow import arrow_of
 from midepoch.values.columns import Form
-from midepoch.values.convert import to_plain
+from midepoch.values.convert import convert
 from midepoch.values.rows import Rows, convert_batch, convert_item
 
 
@@ -24,8 +24,6 @@ class ColumnStage(Stage):
     """A stage that changes columns. It gets rows many at a time; an item is the only one of its rows, or a batch."""
 
     __slots__ = ()
-    keeps_file_columns: ClassVar[bool] = False
-    """True if columns of the files that are there after it have the same names and values."""
 
     @abstractmethod
     def changed(self, rows: Rows, keys: I64) -> Rows:
@@ -35,20 +33,14 @@ class ColumnStage(Stage):
         if schema is None:
             return None
         nothing = Rows(pa.RecordBatch.from_pylist([], schema=schema), "arrow")
-        changed: Any = self.changed(nothing, np.empty(0, np.int64)).data
-        return changed.schema
+        return self.changed(nothing, np.empty(0, np.int64)).columns().schema
 
-    def _file_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
-        """The columns of the files that are there after it; None if nothing may look one up there by its name."""
-        changed = self.item_schema(schema) if self.keeps_file_columns else None
-        return (
-            None
-            if schema is None or changed is None
-            else pa.schema([one for one in changed if one.name in schema.names])
-        )
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        """The columns that are the files' own after it too, by name and value; None if none may be looked up there."""
+        return None
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        schema = self._file_schema(inputs.schema)
+        schema = None if inputs.schema is None else self.file_schema(inputs.schema)
         if inputs.row_runs is not None:
             runs = (RowRun(self.changed(run.rows, run.keys), run.cursors, run.keys) for run in inputs.row_runs)
             return replace(inputs, row_runs=runs, schema=schema)
@@ -80,11 +72,13 @@ class Select(ColumnStage):
 
     names: tuple[str, ...]
     name = "select_columns"
-    keeps_file_columns: ClassVar[bool] = True
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
         self.check_known(self.names, rows.names)
         return rows.select(self.names)
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return self.item_schema(schema)
 
     def item_schema(self, schema: pa.Schema | None) -> pa.Schema | None:
         # of a mixture not all columns are known
@@ -128,11 +122,16 @@ class FillColumns(ColumnStage):
 
     columns: pa.Schema
     name = "fill_columns"
-    keeps_file_columns: ClassVar[bool] = True
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
         nulls = {one.name: pa.nulls(len(rows), one.type) for one in self.columns if one.name not in rows.names}
-        return rows.with_columns(nulls).select(list(dict.fromkeys([*self.columns.names, *rows.names])))
+        return rows.with_columns(nulls).select(self._ordered(rows.names))
+
+    def file_schema(self, schema: pa.Schema) -> pa.Schema | None:
+        return pa.schema([schema.field(name) for name in self._ordered(schema.names) if name in schema.names])
+
+    def _ordered(self, names: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys([*self.columns.names, *names]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,9 @@ class CastColumns(ColumnStage):
 
     def changed(self, rows: Rows, keys: I64) -> Rows:
         self.check_known([name for name, _ in self.types], rows.names)
-        return rows.with_columns({name: self._cast(name, _array(rows.data[name]), kind) for name, kind in self.types})
+        return rows.with_columns(
+            {name: self._cast(name, convert(rows.data[name], "arrow"), kind) for name, kind in self.types}
+        )
 
     def _cast(self, name: str, column: pa.Array, wanted: pa.DataType) -> pa.Array:
         try:
@@ -201,13 +202,9 @@ class Convert(Stage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if inputs.row_runs is not None:
             return inputs.batched_as(self.form)
-        convert = partial(convert_batch, ragged=inputs.ragged) if inputs.batched else convert_item
+        change = partial(convert_batch, ragged=inputs.ragged) if inputs.batched else convert_item
         items = (
-            (convert(item, self.form) if not self.by_loader or isinstance(item, Mapping) else item, cursor, key)
+            (change(item, self.form) if not self.by_loader or isinstance(item, Mapping) else item, cursor, key)
             for item, cursor, key in inputs.as_single_items()
         )
         return replace(inputs.with_single_items(items), form=self.form)
-
-
-def _array(column: Any) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.array(to_plain(column))

@@ -169,6 +169,13 @@ def hashes_of(keys: I64, *, batched: bool) -> U64:
     return keys.view(np.uint64) if batched else hash_keys(keys)
 
 
+def sums(hashes: U64, batches: I64, count: int) -> I64:
+    """The keys of this many batches: of each, the sum of the hashes of what it is made of. They say in which it is."""
+    added = np.zeros(count, np.uint64)
+    np.add.at(added, batches, hashes)
+    return added.view(np.int64)
+
+
 class CountedOutputs(CountedItems):
     """The outputs of a stage. What is known of them follows from what is known of the inputs."""
 
@@ -275,9 +282,8 @@ class Batches(CountedOutputs):
         return np.unique(inputs // self._size)
 
     def keys(self, numbers: I64) -> I64:
-        pieces, sums = self.inputs_of(numbers), np.zeros(len(numbers), np.uint64)
-        np.add.at(sums, pieces.items, self._inputs.hashes(pieces.inputs))
-        return sums.view(np.int64)
+        pieces = self.inputs_of(numbers)
+        return sums(self._inputs.hashes(pieces.inputs), pieces.items, len(numbers))
 
 
 class Groups(CountedOutputs):

@@ -13,7 +13,7 @@ Finished items that were made together stay together (``ItemRun``). Others pass 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -77,9 +77,6 @@ class ItemRun(NamedTuple):
         lines = self.cursors
         cursors = map(tuple, lines.tolist()) if lines.shape[1] > 1 else zip(lines[:, 0].tolist(), strict=True)
         return zip(self.items, cursors, self.keys.tolist(), strict=True)
-
-
-AnyRun = TypeVar("AnyRun", RowRun, ItemRun)
 
 
 @dataclass(slots=True)
@@ -320,21 +317,13 @@ def watched(inputs: Flow, make: Callable[[Flow], Flow]) -> Flow:
 
 def noting(flow: Flow, note: Callable[[list[int]], None], at_end: Callable[[], None] = lambda: None) -> Flow:
     """The same flow. The keys of everything that passes are noted first; a note may raise."""
+    (kind,) = (name for name in ("row_runs", "item_runs", "single_items") if getattr(flow, name) is not None)
 
-    def noted(runs: Iterator[AnyRun]) -> Iterator[AnyRun]:
-        for run in runs:
-            note(run.keys.tolist())
-            yield run
+    def noted(passing: Iterator[Any]) -> Iterator[Any]:
+        for each in passing:
+            note([each[2]] if kind == "single_items" else each.keys.tolist())
+            yield each
         at_end()
 
-    def noted_singly(items: Iterator[SingleItem]) -> Iterator[SingleItem]:
-        for single in items:
-            note([single[2]])
-            yield single
-        at_end()
-
-    if flow.row_runs is not None:
-        return replace(flow, row_runs=noted(flow.row_runs))
-    if flow.item_runs is not None:
-        return replace(flow, item_runs=noted(flow.item_runs))
-    return flow.with_single_items(noted_singly(flow.as_single_items()))
+    changed: Any = {kind: noted(getattr(flow, kind))}
+    return replace(flow, **changed)

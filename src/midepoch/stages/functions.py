@@ -128,11 +128,8 @@ class MapBatches(FunctionStage):
         check_removed(columns, self.remove_columns)  # before the call, because the function may change the columns
         result = self.call(columns, int(group.keys[0]), context, group.keys)
         if isinstance(result, pa.Table):
-            result = (
-                result.combine_chunks().to_batches()[0]
-                if len(result)
-                else pa.RecordBatch.from_pylist([], result.schema)
-            )
+            batches = result.combine_chunks().to_batches()
+            result = batches[0] if batches else pa.RecordBatch.from_pylist([], result.schema)
         if isinstance(result, pa.RecordBatch):
             return Rows(without(result, self.remove_columns), group.rows.form)
         if not isinstance(result, Mapping):

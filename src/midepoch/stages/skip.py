@@ -93,11 +93,8 @@ class SkipLog:
         """Write an item. A failed write is logged and does not stop the run."""
         line = json.dumps({"epoch": epoch, "where": where, "error": _summary(error), "process": os.getpid()})
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-            try:
-                os.write(descriptor, line.encode() + b"\n")  # one write in append mode does not mix with others
-            finally:
-                os.close(descriptor)
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+                file.write(line.encode() + b"\n")  # one write in append mode does not mix with others
         except OSError as failed:
             log.warning(
                 "metrics() will miss a skipped sample, which cannot be written down: %s. It is %s: %s",

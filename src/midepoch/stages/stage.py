@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -308,34 +307,26 @@ def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
 def describe_argument(value: Any) -> Any:
     """An argument of a function as JSON has it, or a digest of it. Of an object only its class is known."""
     try:
-        plain = _plain(value)
-        text = json.dumps(plain, sort_keys=True)
-    except (RecursionError, ValueError, TypeError):  # it contains itself, or has keys that cannot be sorted
+        text = json.dumps(value, sort_keys=True, default=_in_words)
+    except (RecursionError, ValueError, TypeError):  # it contains itself, or has keys that JSON cannot have
         return f"<{type(value).__qualname__}>"
-    return plain if len(text) <= LONGEST else f"<{type(value).__qualname__} {_short_digest(text)}>"
+    if len(text) > LONGEST:
+        return f"<{type(value).__qualname__} {_short_digest(text)}>"
+    return json.loads(text, parse_constant="<{}>".format)  # nan is not equal to itself
 
 
-def _plain(value: Any) -> Any:
+def _in_words(value: Any) -> Any:
+    """What stands for a value that JSON does not know."""
     if isinstance(value, Enum):
         return f"<{type(value).__qualname__}.{value.name}>"
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else f"<{value}>"  # nan is not equal to itself
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else f"<{_plain(key)!r}>": _plain(one) for key, one in value.items()}
     if isinstance(value, set | frozenset):
-        return {"set": sorted((_plain(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))}
+        return {"set": sorted((describe_argument(one) for one in value), key=json.dumps)}
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, bytes | bytearray):
         return f"<bytes {_short_digest(bytes(value))}>"
     if isinstance(value, np.generic) and not isinstance(value, np.void):
-        return _plain(value.item())
+        return value.item()
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"<array {value.dtype} {list(value.shape)} {_short_digest(value.tobytes())}>"
     name = getattr(value, "__qualname__", None)  # functions and classes have one

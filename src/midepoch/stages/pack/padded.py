@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from midepoch._common.hashing import I64, digest, hash_keys, mix64
-from midepoch.stages.counted import TracedRows
+from midepoch.stages.counted import TracedRows, sums
 from midepoch.stages.flow import keys_inside
 from midepoch.stages.pack.documents import OVERLONG, PackSpec, Values, is_token_mask
 from midepoch.stages.pack.packs import Packs, PlannedPacks
@@ -96,7 +96,7 @@ class PlannedBatches(PlannedWindows):
     def keys(self, numbers: I64) -> I64:
         items, inputs, starts, _ = self.inputs_of(numbers)
         unique, places = np.unique(inputs, return_inverse=True)
-        return sums(self._inputs.keys(unique)[places], _known(starts), items, len(numbers))
+        return keys_of(self._inputs.keys(unique)[places], _known(starts), items, len(numbers))
 
     def costs(self, numbers: I64) -> I64:
         items, _, starts, stops = self.inputs_of(numbers)
@@ -160,7 +160,7 @@ class TokenBatches(PackWindows):
         return [convert_value(value, form) for value in values]
 
     def keys(self, of_documents: I64, layout: Packs, keys: I64) -> I64:
-        return sums(of_documents[layout.documents], layout.starts, layout.owners, len(layout))
+        return keys_of(of_documents[layout.documents], layout.starts, layout.owners, len(layout))
 
     def describe(self) -> dict[str, Any] | None:
         return self.spec.describe() | {"window": self.window}
@@ -171,10 +171,8 @@ def _known(tokens: I64 | None) -> I64:
     return tokens
 
 
-def sums(keys: I64, starts: I64, batches: I64, count: int) -> I64:
-    """The keys of batches: the sums of the hashes of their rows, as in batches of n. Later pieces of a row differ."""
+def keys_of(keys: I64, starts: I64, batches: I64, count: int) -> I64:
+    """The keys of batches of pieces of rows with these keys. Later pieces of a row differ."""
     of_pieces, later = keys.copy(), starts > 0
     of_pieces[later] = keys_inside(keys[later], starts[later])
-    added = np.zeros(count, np.uint64)
-    np.add.at(added, batches, hash_keys(of_pieces))
-    return added.view(np.int64)
+    return sums(hash_keys(of_pieces), batches, count)
