@@ -5,8 +5,8 @@ They are divided into *pages* of rows. A header has a checksum of each page, whi
 used. So nothing is read when a survey is opened.
 """
 
+import io
 import json
-import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -37,7 +37,7 @@ Mask = npt.NDArray[np.bool_]
 U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 
-MAGIC, UNIT_MAGIC = b"MSV2", b"MSU1"
+MAGIC, UNIT_MAGIC = b"MSV2", b"MSU2"
 HEADER, KEPT, LENGTHS = "header", "kept.bits", "lengths.u32"
 PAGE_ROWS = 1 << 20
 CELL_ROWS = 256
@@ -45,7 +45,6 @@ CELL_ROWS = 256
 ROWS_AT_ONCE = 4096
 """How many rows are looked up together, which bounds the memory."""
 MAX_LENGTH = (1 << 32) - 2
-UNIT_HEAD = struct.Struct("<QBB")
 
 
 class UnitRows(NamedTuple):
@@ -61,20 +60,16 @@ class UnitRows(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """The bytes of a file of their own, with a checksum."""
-        head = UNIT_HEAD.pack(self.rows, self.kept is not None, self.lengths is not None)
-        bits = b"" if self.kept is None else _packed(self.kept).tobytes()
-        lengths = b"" if self.lengths is None else self.lengths.astype("<u4", copy=False).tobytes()
-        return framed(head + bits + lengths, UNIT_MAGIC)
+        content = io.BytesIO()
+        np.savez(content, **{name: array for name, array in self._asdict().items() if array is not None})
+        return framed(content.getvalue(), UNIT_MAGIC)
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "UnitRows":
         """The rows of such a file; ``ValueError`` if it is damaged."""
         body, _ = unframed(content, UNIT_MAGIC)
-        rows, has_kept, has_lengths = UNIT_HEAD.unpack_from(body)
-        bits = np.frombuffer(body, np.uint8, -(-rows // 8) if has_kept else 0, UNIT_HEAD.size)
-        lengths = np.frombuffer(body, "<u4", rows if has_lengths else 0, UNIT_HEAD.size + len(bits))
-        kept = np.unpackbits(bits, count=rows, bitorder="little").astype(bool) if has_kept else None
-        return cls(kept, lengths if has_lengths else None)
+        arrays = np.load(io.BytesIO(body), allow_pickle=False)
+        return cls(arrays.get("kept"), arrays.get("lengths"))
 
 
 class Survey:

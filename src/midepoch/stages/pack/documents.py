@@ -360,7 +360,7 @@ def _array(name: str, value: Any, spec: PackSpec) -> Values:
     if array.ndim != 1:
         raise spec.wrong_type(name, f"an array of {array.ndim} dimensions, where each row needs one")
     listed = isinstance(value, list | tuple)
-    if len(array) == 0 and (listed or array.dtype.kind == "f"):
+    if len(array) == 0 and (listed or array.dtype.kind in "fO"):
         return np.empty(0, np.int64)
     spec.check_dtype(name, array.dtype)
     # An empty list has no type of its own and becomes int64. Lists of booleans do too, to have the same dtype.

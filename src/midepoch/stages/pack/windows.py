@@ -24,13 +24,7 @@ from midepoch.errors import DataChangedError
 from midepoch.stages.counted import CountedItems, Wanted
 from midepoch.stages.flow import Context, Flow, SingleItem, resume_groups, single_groups
 from midepoch.stages.pack.documents import DocumentReader, OverlongRow
-from midepoch.stages.pack.packs import (
-    Packs,
-    PackStage,
-    Planned,
-    PlannedPacks,
-    pack_form,
-)
+from midepoch.stages.pack.packs import Packs, PackStage, Planned, PlannedPacks, pack_form
 
 Strategy = Literal["best_fit", "first_fit", "balanced", "concat"]
 FILLERS = (0.2, 0.35, 0.5)
