@@ -24,6 +24,8 @@ class HttpStore:
     """Whether the answer to the request of a number has half of its bytes, as if these were all."""
     moved: Callable[[str], str | None] = lambda _: None
     """The URL that a path redirects to."""
+    skew: int = 0
+    """How many bytes before those that were asked for an answer begins."""
     is_chunked: bool = False
     """Whether answers to GET do not say how long they are."""
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -73,10 +75,10 @@ def _handler(store: HttpStore) -> type[BaseHTTPRequestHandler]:
             content, headers = store.objects[path]
             wanted = self.headers.get("Range")
             if wanted and store.knows_ranges:
-                begin, _, end = wanted.removeprefix("bytes=").partition("-")
-                part = content[int(begin) : int(end) + 1 if end else None]
+                begin, end = (int(one) - store.skew for one in wanted.removeprefix("bytes=").split("-"))
+                part = content[begin : end + 1]
                 self.send_response(206)
-                self.send_header("Content-Range", f"bytes {begin}-{int(begin) + len(part) - 1}/{len(content)}")
+                self.send_header("Content-Range", f"bytes {begin}-{begin + len(part) - 1}/{len(content)}")
             else:
                 part = content
                 self.send_response(200)

@@ -1,5 +1,9 @@
-"""The client of all other stores: fsspec. It returns bytes alone, so the version is asked for after each read."""
+"""The client of web servers and of all other stores: fsspec. It returns bytes alone, without their version.
 
+So web servers are read through its session, whose answers say their version. Others are asked for it after each read.
+"""
+
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -9,7 +13,7 @@ import pyarrow as pa
 
 from midepoch._common.hashing import digest
 from midepoch.errors import needs
-from midepoch.storage.hub import PINNED, HubHandle
+from midepoch.storage.hub import PARTIAL, PINNED, HubHandle
 from midepoch.storage.options import HTTP
 from midepoch.storage.retry import OtherVersionError, error_kind
 from midepoch.storage.store import Handle, ObjectInfo
@@ -20,6 +24,8 @@ LEAST_BYTES_A_SECOND = 64 << 10
 """An answer that comes more slowly is given up and asked for again, unless storage_options has a timeout."""
 VERSIONS = ("etag", "generation", "md5hash", "content_md5", "md5", "sha256", "checksum", "versionid", "uid")
 TIMES = ("mtime", "lastmodified", "last_modified", "last-modified", "updated", "modified", "created")
+DATE = re.compile(r"\w+, \d")
+CHANGED = 412
 HARMLESS = frozenset(("accept", "accept-language", "referer", "user-agent"))
 STRIPPED = frozenset(("authorization", "cookie", "proxy-authorization"))
 """The headers that every client keeps from other hosts."""
@@ -31,8 +37,8 @@ class FsspecClient:
     def __init__(self, scheme: str, options: Mapping[str, Any]) -> None:
         with needs("fsspec", "remote", f"Reading {scheme}:// URLs"):
             import fsspec
-        self._least_speed: int | None = None
-        if scheme in HTTP:
+        self._is_web, self._least_speed = scheme in HTTP, 0
+        if self._is_web:
             options = _with_checked_redirects(options)
             if "timeout" not in options and "timeout" not in options.get("client_kwargs", {}):
                 options, self._least_speed = _with_time_outs(options), LEAST_BYTES_A_SECOND
@@ -65,7 +71,9 @@ class FsspecClient:
         if PINNED.match(url):
             known = self._system.info(self._system._strip_protocol(url))["size"] if size is None else size
             return HubHandle(url, int(known), self._options)
-        return FsspecHandle(self._system, url, self._least_speed)
+        if self._is_web:
+            return HttpHandle(self._system, url, self._least_speed)
+        return FsspecHandle(self._system, url)
 
     def _object_info(self, path: str, info: Mapping[str, Any]) -> ObjectInfo:
         size, url = int(info.get("size") or 0), self._system.unstrip_protocol(path)
@@ -75,14 +83,12 @@ class FsspecClient:
 class FsspecHandle:
     """An object that fsspec reads by ranges. After each, it is asked whether it is still the same version."""
 
-    def __init__(self, system: Any, url: str, least_speed: int | None = None) -> None:
-        """``least_speed`` is the bytes a second below which a read is given up, for clients that can be told so."""
-        self._system, self._path, self._least_speed = system, system._strip_protocol(url), least_speed
+    def __init__(self, system: Any, url: str) -> None:
+        self._system, self._path = system, system._strip_protocol(url)
         self.size, self.version = self._now()
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
-        options = {} if self._least_speed is None else {"timeout": HTTP_SECONDS + nbytes / self._least_speed}
-        data = self._system.cat_file(self._path, start=offset, end=offset + nbytes, **options)
+        data = self._system.cat_file(self._path, start=offset, end=offset + nbytes)
         self.check()
         return pa.py_buffer(data)
 
@@ -97,6 +103,49 @@ class FsspecHandle:
         if info.get("size") is None:
             raise ValueError("the store does not report the size of the object, so it cannot be read by position")
         return int(info["size"]), version_of(info)
+
+
+class HttpHandle(FsspecHandle):
+    """A file of a web server. An answer says of which version it is; if it does not, the server is asked after it."""
+
+    def __init__(self, system: Any, url: str, least_speed: int) -> None:
+        """``least_speed`` is the bytes a second below which a read is given up; 0 if the options have a time limit."""
+        super().__init__(system, url)
+        self._least_speed = least_speed
+
+    def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
+        from fsspec.asyn import sync
+
+        data, version = sync(self._system.loop, self._get, nbytes, offset)
+        if version is None:
+            self.check()
+        elif version != self.version:
+            raise OtherVersionError
+        return pa.py_buffer(data)
+
+    async def _get(self, nbytes: int, offset: int) -> tuple[bytes, str | None]:
+        """The bytes, and the version of the file as far as the answer says it."""
+        from aiohttp import ClientTimeout
+
+        session, options = await self._system.set_session(), dict(self._system.kwargs)
+        if self._least_speed:
+            options["timeout"] = ClientTimeout(HTTP_SECONDS + nbytes / self._least_speed)
+        headers = {**options.pop("headers", {}), "Accept-Encoding": "identity"}
+        place = f"{offset}-{offset + nbytes - 1}"
+        if (offset, nbytes) != (0, self.size):  # not every web server knows ranges, and a whole file needs none
+            headers["Range"] = f"bytes={place}"
+        if self.version.startswith('"'):  # a weak etag never matches
+            headers["If-Match"] = self.version
+        async with session.get(self._system.encode_url(self._path), headers=headers, **options) as answer:
+            if answer.status == CHANGED:
+                raise OtherVersionError
+            answer.raise_for_status()
+            data = await answer.read()
+        if answer.status != PARTIAL:
+            data = data[offset : offset + nbytes]
+        elif answer.headers.get("Content-Range") not in (f"bytes {place}/{self.size}", f"bytes {place}/*"):
+            raise OtherVersionError
+        return data, answer.headers.get("Last-Modified" if DATE.match(self.version) else "ETag")
 
 
 def version_of(info: Mapping[str, Any]) -> str:

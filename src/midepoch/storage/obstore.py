@@ -1,4 +1,4 @@
-"""The client of s3, gs, az and https: obstore, one request a range, and every answer says of which version it is.
+"""The client of s3, gs and az: obstore, one request a range, and every answer says of which version it is.
 
 An object that is replaced and restored between two requests is noticed, and so are answers that are too short. Answers
 that come too slowly are given up.
@@ -7,24 +7,15 @@ that come too slowly are given up.
 import contextlib
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime, parsedate_to_datetime
+from datetime import timedelta
+from email.utils import format_datetime
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow as pa
 
 from midepoch.errors import StoreError
-from midepoch.storage.fsspec import (
-    HTTP_CONNECT_SECONDS,
-    HTTP_SECONDS,
-    LEAST_BYTES_A_SECOND,
-    FsspecClient,
-    FsspecHandle,
-    headers_of,
-    only_for_origin,
-)
-from midepoch.storage.options import OpenStore, check_usable, opener
+from midepoch.storage.fsspec import HTTP_CONNECT_SECONDS, HTTP_SECONDS, LEAST_BYTES_A_SECOND
+from midepoch.storage.options import OpenStore, opener
 from midepoch.storage.retry import OtherVersionError, error_kind
 from midepoch.storage.store import Handle, ObjectInfo
 
@@ -34,12 +25,8 @@ LEAST_CLASS, CLASS_FACTOR = 1 << 20, 8
 LONG_SECONDS = 86_400.0
 PAGE_RETRIES = 2
 """How often obstore tries one page of a listing again. We retry all other requests ourselves."""
-UNKNOWN = datetime.fromtimestamp(0, UTC)
-"""The time of change of an object whose answer has none."""
 WHOLE_NAME = re.compile(r"(?!.*(?:^|/)\.{0,2}(?:/|$))[^\x00-\x1f\x7f]+")
 """The names that obstore takes as they are: no part is empty, or one or two dots."""
-NO_LENGTH = "Content-Length Header missing"
-UNQUOTED = "/!$&'()*+,;=:@|[]^\\"
 ADDRESS = re.compile(r" (https?://)(?:[^/\s@]*@)?([^/\s]+)\S* in \S+ - ")
 
 
@@ -129,89 +116,36 @@ class ObstoreClient:
 
         name = _name(url)
         meta = shortly(lambda: obstore.head(self._stores.at(url), name))
-        version = meta["e_tag"] or format_datetime(meta["last_modified"])
-        return ObstoreHandle(lambda nbytes: self._stores.at(url, nbytes), name, meta["size"], version)
-
-
-class HttpClient(FsspecClient):
-    """Files of web servers, which fsspec finds and lists, and obstore reads. Not every server answers HEAD."""
-
-    def __init__(self, scheme: str, options: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        super().__init__(scheme, options)
-        check_usable(scheme)
-        self._stores = Stores(_http, {"headers": headers})
-
-    def open(self, url: str, size: int | None = None) -> Handle:
-        plain, name = FsspecHandle(self._system, url, self._least_speed), _http_name(url)
-        if name is None:
-            return plain
-        return ObstoreHandle(lambda nbytes: self._stores.at(url, nbytes), name, plain.size, plain.version, plain)
-
-
-def http_client(scheme: str, options: Mapping[str, Any]) -> FsspecClient:
-    """A client of web servers: fsspec alone for options that obstore has not, and for headers that may be private.
-
-    obstore would send those to hosts that a server redirects to.
-    """
-    headers, inner = headers_of(options), options.get("client_kwargs", {})
-    others = ({*options} - {"headers", "client_kwargs"}) | ({*inner} - {"headers"})
-    if others or only_for_origin(headers):
-        return FsspecClient(scheme, options)
-    return HttpClient(scheme, options, headers)
+        return ObstoreHandle(lambda nbytes: self._stores.at(url, nbytes), name, meta["size"], version_of(meta))
 
 
 class ObstoreHandle:
     """An object of which each read is of the version that was opened, because its answer says so."""
 
-    def __init__(
-        self, store: Callable[[int], Any], name: str, size: int, version: str, plain: FsspecHandle | None = None
-    ) -> None:
-        """An object by its etag or time of change. ``plain`` is asked if answers do not say their length or version."""
-        self._store, self._name, self._plain = store, name, plain
+    def __init__(self, store: Callable[[int], Any], name: str, size: int, version: str) -> None:
+        self._store, self._name = store, name
         self.size, self.version = size, version
 
     def read_at(self, nbytes: int, offset: int) -> pa.Buffer:
         import obstore
-        from obstore.exceptions import GenericError, PreconditionError
+        from obstore.exceptions import PreconditionError
 
-        # Not every web server knows ranges, and a whole file needs none.
-        options: dict[str, Any] = {} if (offset, nbytes) == (0, self.size) else {"range": (offset, offset + nbytes)}
+        options: Any = {"range": (offset, offset + nbytes)}
         if self.version.startswith('"'):  # a weak etag never matches
             options["if_match"] = self.version
         try:
-            answer = shortly(lambda: obstore.get(self._store(nbytes), self._name, options=options))  # type: ignore[arg-type]
+            answer = shortly(lambda: obstore.get(self._store(nbytes), self._name, options=options))
         except PreconditionError:
             raise OtherVersionError from None
-        except GenericError as error:
-            if self._plain is None or NO_LENGTH not in str(error):
-                raise
-            return self._plain.read_at(nbytes, offset)
-        is_same = is_of_version(self.version, answer.meta["e_tag"], answer.meta["last_modified"])
-        # Of a part, the answer says how large the whole is; a whole one that is too short may have been cut off.
-        if is_same is False or ("range" in options and answer.meta["size"] != self.size):
+        # The answer says how large the whole is.
+        if (answer.meta["size"], version_of(answer.meta)) != (self.size, self.version):
             raise OtherVersionError
-        data = pa.py_buffer(shortly(answer.bytes))
-        if is_same is None and self._plain is not None:
-            self._plain.check()
-        return data
+        return pa.py_buffer(shortly(answer.bytes))
 
 
-def is_of_version(version: str, etag: str | None, changed: datetime) -> bool | None:
-    """Whether an answer is of a version, which is an etag or a time of change; None if it does not say so."""
-    if version.startswith(('"', "W/")):
-        return None if etag is None else etag == version
-    try:
-        then = parsedate_to_datetime(version)
-    except ValueError:
-        return None if etag is None or not version else etag == version
-    return None if changed == UNKNOWN else format_datetime(then) == format_datetime(changed)
-
-
-def _http(url: str, **limits: Any) -> Any:
-    from obstore.store import HTTPStore
-
-    parts = urlsplit(url)
-    return HTTPStore(f"{parts.scheme}://{parts.netloc}", **limits)
+def version_of(meta: Mapping[str, Any]) -> str:
+    """The etag of an object, or its time of change."""
+    return meta["e_tag"] or format_datetime(meta["last_modified"])
 
 
 def _client_options(seconds: float, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,12 +154,12 @@ def _client_options(seconds: float, options: Mapping[str, Any]) -> dict[str, Any
     If the user sets a limit, it is on silence, and slow answers are not given up.
     """
     silence = options.get("request_timeout")
-    chosen = {"proxy_url": options.get("proxy"), "default_headers": options.get("headers")}
+    proxy = options.get("proxy")
     return {
         "connect_timeout": timedelta(seconds=options.get("connect_timeout") or HTTP_CONNECT_SECONDS),
         "read_timeout": timedelta(seconds=silence or HTTP_SECONDS),
         "timeout": timedelta(seconds=LONG_SECONDS if silence else seconds),
-        **{name: value for name, value in chosen.items() if value},
+        **({"proxy_url": proxy} if proxy else {}),
     }
 
 
@@ -238,15 +172,6 @@ def _name(url: str) -> str:
             "to a path without such parts."
         )
     return name
-
-
-def _http_name(url: str) -> str | None:
-    """The name of which obstore makes this URL; None if it would make another one."""
-    parts = urlsplit(url)
-    path = parts.path.removeprefix("/")
-    name = unquote(path)
-    is_same = not parts.query and not parts.fragment and "?" not in url and path in (quote(name, UNQUOTED), name)
-    return name if is_same and "%" not in name and WHOLE_NAME.fullmatch(name) else None
 
 
 def _object_info(url: str, meta: Mapping[str, Any]) -> ObjectInfo:

@@ -13,7 +13,7 @@ from midepoch._common.hashing import digest
 from midepoch._common.jobs import REQUESTS
 from midepoch._common.world import azure_settings
 from midepoch.errors import MidepochError, NoDataError, StoreError
-from midepoch.storage.options import AZURE, BUCKETS, HTTP, OPTIONS, known_options
+from midepoch.storage.options import AZURE, BUCKETS, OPTIONS, known_options
 from midepoch.storage.retry import ErrorKind, OtherVersionError, RetryPolicy, ShortReadError, redacted, with_retries
 
 T = TypeVar("T")
@@ -72,11 +72,9 @@ class Client(Protocol):
 def connect(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
     """A client for the URLs of a scheme. Its library is imported here, because most datasets need none."""
     from midepoch.storage.fsspec import FsspecClient
-    from midepoch.storage.obstore import ObstoreClient, http_client
+    from midepoch.storage.obstore import ObstoreClient
 
-    if scheme in OPTIONS:
-        return ObstoreClient(scheme, bucket, options)
-    return http_client(scheme, options) if scheme in HTTP else FsspecClient(scheme, options)
+    return ObstoreClient(scheme, bucket, options) if scheme in OPTIONS else FsspecClient(scheme, options)
 
 
 class Store:

@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import UTC, datetime
+from threading import Event
 
 import fsspec
 import pytest
@@ -11,8 +12,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 import midepoch as me
 from http_store import http_store
 from midepoch.errors import MissingExtraError, StoreError
+from midepoch.storage import fsspec as fsspec_client
 from midepoch.storage.fsspec import (
-    LEAST_BYTES_A_SECOND,
     FsspecClient,
     FsspecHandle,
     change_number,
@@ -20,6 +21,7 @@ from midepoch.storage.fsspec import (
 )
 from midepoch.storage.hub import pinned
 from midepoch.storage.retry import OtherVersionError
+from midepoch.storage.store import connect
 from objects import numbered, put, put_rows
 from worlds import FORMATS, TEXTS, ids, write_files
 
@@ -125,15 +127,67 @@ class System:
         return bytes(end - start)
 
 
-@pytest.mark.parametrize(("speed", "options"), [(None, {}), (LEAST_BYTES_A_SECOND, {"timeout": 40})])
-def test_each_read_is_followed_by_a_look_at_the_version(speed, options):
+def test_each_read_is_followed_by_a_look_at_the_version():
     system = System()
-    handle = FsspecHandle(system, "x://y", speed)
-    assert handle.read_at(LEAST_BYTES_A_SECOND * 10, 0).size == LEAST_BYTES_A_SECOND * 10
-    assert system.asked == ["info", options, "info"]
+    handle = FsspecHandle(system, "x://y")
+    assert handle.read_at(10, 0).size == 10
+    assert system.asked == ["info", {}, "info"]
     system.etag = "b"
     with pytest.raises(OtherVersionError):
         handle.read_at(1, 0)
+
+
+def test_a_web_server_whose_answers_do_not_say_their_version_is_asked_for_it_after_each_read():
+    with http_store() as server:
+        url = server.put("x", b"0123456789", ETag='"a"')
+        handle = connect("http", "", {}).open(url)
+        for etag in ('"a"', '"b"'):
+            headers = {"HEAD": {"ETag": etag}, "GET": {}}
+            server.before = lambda method, _, headers=headers: server.put("x", b"0123456789", **headers[method])
+            if etag == '"a"':
+                assert handle.read_at(3, 2).to_pybytes() == b"234"
+            else:
+                with pytest.raises(OtherVersionError):
+                    handle.read_at(3, 2)
+
+
+@pytest.mark.parametrize("etag", ['"a"', None])
+def test_a_web_server_is_read_in_one_request_which_asks_for_the_version(etag):
+    with http_store() as server:
+        facts = {"ETag": etag} if etag else {"Last_Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}
+        url = server.put("x", b"0123456789", **facts)
+        handle = connect("http", "", {"headers": {"X-Api-Key": "b"}}).open(url)
+        server.headers.clear()
+        assert handle.read_at(3, 2).to_pybytes() == b"234"
+        (asked,) = server.headers
+        assert (asked["range"], asked.get("if-match"), asked["x-api-key"]) == ("bytes=2-4", etag, "b")
+        server.spoil = lambda _: 412
+        with pytest.raises(OtherVersionError):
+            handle.read_at(3, 2)
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_the_bytes_of_a_web_server_are_those_of_the_range(knows_ranges):
+    with http_store() as server:
+        server.knows_ranges = knows_ranges
+        handle = connect("http", "", {}).open(server.put("x", b"0123456789"))
+        assert handle.read_at(3, 2).to_pybytes() == b"234"
+        assert handle.read_at(10, 0).to_pybytes() == b"0123456789"
+        server.skew = 1
+        if knows_ranges:
+            with pytest.raises(OtherVersionError):
+                handle.read_at(3, 2)
+
+
+def test_an_answer_of_a_web_server_that_comes_too_slowly_is_given_up(monkeypatch):
+    monkeypatch.setattr(fsspec_client, "HTTP_SECONDS", 0.05)
+    with http_store() as server:
+        url = server.put("x", bytes(10))
+        quick, slow = connect("http", "", {}).open(url), Event()
+        server.before = lambda method, _: method == "GET" and slow.wait(10)
+        with pytest.raises(TimeoutError):
+            quick.read_at(3, 2)
+        slow.set()
 
 
 SECRETS = {"Authorization": "Bearer hush", "Cookie": "a=hush", "X-Api-Key": "hush", "PRIVATE-TOKEN": "hush"}

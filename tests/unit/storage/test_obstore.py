@@ -1,9 +1,9 @@
-"""The client of obstore: which options and keys open a store, and what an answer says of its version."""
+"""The client of obstore: which options and keys open a store, and which names it takes."""
 
 import os
 import sys
-from datetime import UTC, datetime
 from types import ModuleType
+from urllib.parse import quote
 
 import pytest
 from obstore.exceptions import GenericError
@@ -14,9 +14,8 @@ from midepoch.errors import MissingExtraError, StoreError
 from midepoch.storage import obstore as client
 from midepoch.storage import options as options_of_stores
 from midepoch.storage.fsspec import FsspecClient
-from midepoch.storage.obstore import HttpClient, ObstoreClient, is_of_version
+from midepoch.storage.obstore import ObstoreClient
 from midepoch.storage.options import GCS_SCOPE, known_options
-from midepoch.storage.retry import OtherVersionError
 from midepoch.storage.store import connect
 
 KEYS = {"key": "k", "secret": "s", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"}
@@ -39,22 +38,18 @@ def opened(url, **options):
 
 def test_which_client_reads_what():
     assert isinstance(connect("s3", "bucket", known_options("s3", KEYS)), ObstoreClient)
-    assert isinstance(connect("https", "", {"headers": {"Authorization": "b"}}), HttpClient)
-    for options in ({"headers": {"X-Api-Key": "b"}}, {"encoded": True}, {"client_kwargs": {"trust_env": True}}):
-        found = connect("https", "", options)
-        assert isinstance(found, FsspecClient)
-        assert not isinstance(found, HttpClient), "obstore would send the header on, or does not know the option"
-    assert isinstance(connect("memory", "", {}), FsspecClient)
+    for scheme in ("https", "memory"):
+        assert isinstance(connect(scheme, "", {}), FsspecClient)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "https"])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_without_obstore_the_extra_is_named(monkeypatch, scheme):
     monkeypatch.setattr(options_of_stores.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"needs obstore, .* pip install 'midepoch\[remote\]'"):
         connect(scheme, "bucket", {})
 
 
-@pytest.mark.parametrize("scheme", ["s3", "az", "https"])
+@pytest.mark.parametrize("scheme", ["s3", "az"])
 def test_a_process_that_was_forked_from_one_with_threads_of_obstore_is_told_of_forkserver(monkeypatch, scheme):
     monkeypatch.setattr(options_of_stores, "_process", os.getppid())
     with pytest.raises(StoreError, match=r"it was forked .*multiprocessing_context='forkserver'"):
@@ -146,46 +141,6 @@ def test_options_of_azure_reach_obstore(monkeypatch):
     assert opened("az://c/x", account_name="mine", anon=True).config["account_name"] == "mine"
 
 
-MONDAY = "Mon, 05 Jan 2026 10:00:00 GMT"
-THEN, LATER, NEVER = datetime(2026, 1, 5, 10, tzinfo=UTC), datetime(2026, 1, 6, 10, tzinfo=UTC), client.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("version", "etag", "changed", "expected"),
-    [
-        ('"a"', '"a"', LATER, True),
-        ('"a"', '"b"', THEN, False),
-        ('W/"a"', 'W/"a"', NEVER, True),
-        ('"a"', None, THEN, None),
-        (MONDAY, None, THEN, True),
-        (MONDAY, '"a"', LATER, False),
-        (MONDAY, None, NEVER, None),
-        ("unquoted", "unquoted", NEVER, True),
-        ("unquoted", "other", NEVER, False),
-        ("", '"a"', THEN, None),
-    ],
-)
-def test_what_an_answer_says_of_its_version(version, etag, changed, expected):
-    assert is_of_version(version, etag, changed) is expected
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        ("http://h/a/b.parquet", "a/b.parquet"),
-        ("http://h/a%20b", "a b"),
-        ("http://h/a%2Fb", None),
-        ("http://h/a%25b", None),
-        ("http://h/a?b=c", None),
-        ("http://h/a#b", None),
-        ("http://h/a//b", None),
-        ("http://h/%C3%A9", "é"),
-    ],
-)
-def test_urls_that_obstore_would_spell_otherwise_are_left_to_fsspec(url, name):
-    assert client._http_name(url) == name
-
-
 @pytest.mark.parametrize("name", ["a//b", "/a", "a/", "a/../b", "./a", "..", "a\nb"])
 def test_names_that_obstore_does_not_take(name):
     with pytest.raises(StoreError, match="a part of its path is empty, or is one or two dots"):
@@ -194,7 +149,7 @@ def test_names_that_obstore_does_not_take(name):
 
 @pytest.mark.parametrize("name", ["a", ".a/..b/c.", "a b%20c#?é~+", "a...b/...c"])
 def test_names_that_obstore_takes(name, s3_port):
-    s3.put_all(s3_port, "names", {client.quote(name): name.encode()})
+    s3.put_all(s3_port, "names", {quote(name): name.encode()})
     found = connect("s3", "names", known_options("s3", {**KEYS, "endpoint": f"http://127.0.0.1:{s3_port}"}))
     assert found.stat(f"s3://names/{name}").kind == "file"
     assert found.open(f"s3://names/{name}").read_at(100, 0).to_pybytes() == name.encode()
@@ -211,17 +166,3 @@ def test_an_error_names_the_server_without_the_query_and_the_user_of_its_address
     with pytest.raises(GenericError) as error:
         client.shortly(refused)
     assert str(error.value) == "Generic S3 error: Error performing GET at http://h:1: status code: 500"
-
-
-def test_a_web_server_whose_answers_do_not_say_their_version_is_asked_for_it_after_each_read():
-    with http_store() as server:
-        url = server.put("x", b"0123456789", ETag='"a"')
-        handle = connect("http", "", {}).open(url)
-        for etag in ('"a"', '"b"'):
-            headers = {"HEAD": {"ETag": etag}, "GET": {}}
-            server.before = lambda method, _, headers=headers: server.put("x", b"0123456789", **headers[method])
-            if etag == '"a"':
-                assert handle.read_at(3, 2).to_pybytes() == b"234"
-            else:
-                with pytest.raises(OtherVersionError):
-                    handle.read_at(3, 2)
