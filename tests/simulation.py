@@ -140,6 +140,12 @@ class MemoryItems(CountedItems):
     def keys(self, numbers: Any) -> Any:
         return numbers + self._start
 
+    def passed(self, cursor: Any, *more: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+    def amounts(self, *more: Any) -> Any:
+        raise NotImplementedError
+
     def trace(self, numbers: Any) -> Any:
         raise NotImplementedError
 

@@ -18,6 +18,7 @@ class KnownRows:
     row_lengths: Any
     covered: int
     has_kept = True
+    has_lengths = True
     folder = None
 
     def kept(self, rows):

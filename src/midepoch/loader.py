@@ -538,6 +538,9 @@ class Loader(torch.utils.data.DataLoader[Item]):
 
         done = loader.progress()
         for batch in tqdm(loader, initial=done.step, total=done.steps): ...
+
+        Where lengths are known, it also has ``tokens`` and ``epoch_tokens``: those that all ranks have delivered of the
+        epoch, and all that it has. They are counted when they are asked for or printed, each row once in an epoch.
         """
         return epoch_progress(self.position.latest(self._plan))
 
@@ -553,9 +556,14 @@ class Loader(torch.utils.data.DataLoader[Item]):
         and ``workers_idle`` those in which workers were as far ahead as they may be. ``functions`` are the
         seconds in your functions, ``fetched`` and ``decoded`` those of requests to a store and of decoding, in all
         threads. ``rows_per_second`` counts whole batches, of this rank, where batches have a fixed number of rows;
-        ``rows_read`` all rows that were read, also ahead. Packs have ``tokens_per_second`` and ``pack_fill``, the share
-        of their places that are not padding, mixtures the share of each part, as ``share_name``. ``cache_hits``,
-        ``cache_misses`` and ``retries`` are those of object stores.
+        ``rows_read`` all rows that were read, also ahead. Packs have ``pack_fill``, the share of their places that are
+        not padding, mixtures the share of each part, as ``share_name``. ``cache_hits``, ``cache_misses`` and
+        ``retries`` are those of object stores.
+
+        Where lengths are known, ``tokens`` are those that all ranks have delivered of the epoch, those before a resume
+        included, and ``tokens_per_second`` the mean of the ranks. Counted mixtures have ``items_name`` and
+        ``tokens_name`` of each part. The first call looks up the lengths of all rows delivered, the next ones only
+        those since.
         """
         return {} if self._meter is None else self._meter.metrics()
 

@@ -368,8 +368,8 @@ class OwnLengths:
             if torch_worker() is not None and getattr(error, "errno", None) not in READ_ONLY:
                 raise  # other workers may succeed, and then would take other items
             log.warning(
-                "%s: pack is not counted, because the lengths of the rows cannot be kept (%s). To choose another "
-                "folder, call .survey(folder=...) after pack.",
+                "%s: packs and tokens are not counted, because the lengths of the rows cannot be kept (%s). To choose "
+                "another folder, call .survey(folder=...) after pack.",
                 self._pass.source.label,
                 error,
             )

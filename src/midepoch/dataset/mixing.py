@@ -49,7 +49,8 @@ def mix(
 
     With ``by="tokens"`` weights are shares of tokens: each is divided by the mean length of the dataset's items, which
     are packs, padded batches, or rows with tokens in ``column``. Lengths must be known: call ``survey()`` on each
-    dataset first. The quotients are rounded to integers with a sum of at most 65,536, which a state holds.
+    dataset first. ``Loader.metrics()`` counts the same tokens. The quotients are rounded to integers with a sum of at
+    most 65,536, which a state holds.
 
     A state can be loaded with other weights, with one dataset more or with one less: each dataset resumes from its own
     position. Pass a dict to name the datasets; a resume then finds each by its name.
@@ -74,6 +75,7 @@ def mix(
         named=named,
         seed=check_integer("seed", seed, least=None),
         stop=stop,
+        tokens_in=column,
     )
     return _joined(mixture, parts)
 

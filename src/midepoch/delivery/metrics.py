@@ -125,6 +125,9 @@ class Meter:
         self._begun: float | None = None
         self._ended: float | None = None
         self._earlier = self._base = 0
+        self._epoch_begun = 0.0
+        self._tokens_base: int | None = None
+        """The tokens that the epoch had delivered before the loop, or None while nobody has asked."""
         self._earlier_tally = Tally()
         self._progress: Progress | None = None
 
@@ -133,7 +136,7 @@ class Meter:
         self._begun = asked = self._clock()
         try:
             for batches in in_bulk:
-                self._note_epoch(self._run.progress())
+                self._note_epoch(self._run.progress(), asked)
                 self._waited += self._clock() - asked
                 yield batches
                 del batches  # so that the next ones are made in the memory of these
@@ -142,10 +145,11 @@ class Meter:
         finally:
             self._ended = self._clock()
 
-    def _note_epoch(self, progress: "Progress") -> None:
+    def _note_epoch(self, progress: "Progress", asked: float) -> None:
         if progress is not self._progress:
             self._earlier, self._earlier_tally = self._batches(), self._tally()
             self._progress, self._base = progress, progress.items
+            self._tokens_base, self._epoch_begun = None, asked
 
     def _batches(self) -> int:
         return self._earlier + (0 if self._progress is None else self._progress.items - self._base)
@@ -179,8 +183,28 @@ class Meter:
         if tally.places:
             figures["tokens_per_second"] = tally.tokens / seconds if seconds else 0.0
             figures["pack_fill"] = tally.tokens / tally.places
-        if self._progress is not None and isinstance(pipeline.source, Mixture):
-            figures |= _shares(pipeline.source, self._progress)
+        if self._progress is not None:
+            figures |= self._delivered(self._progress, now)
+            if isinstance(pipeline.source, Mixture):
+                figures |= _shares(pipeline.source, self._progress)
+        return figures
+
+    def _delivered(self, progress: "Progress", now: float) -> Metrics:
+        """What all ranks have delivered of the epoch: tokens, and tokens and items of the parts of a mixture."""
+        if progress.amounts is None:
+            return {}
+        if self._tokens_base is None:
+            start = progress.session.after(self._base)
+            self._tokens_base = progress.amounts.delivered(start)[""].tokens or 0
+        figures: Metrics = {}
+        for name, (items, tokens) in progress.amounts.delivered(progress.state()).items():
+            if name:
+                figures[f"items_{name}"] = items
+            if tokens is not None:
+                figures[f"tokens_{name}" if name else "tokens"] = tokens
+        if "tokens" in figures:
+            seconds = (now - self._epoch_begun) * progress.session.readers
+            figures["tokens_per_second"] = (figures["tokens"] - self._tokens_base) / seconds if seconds else 0.0
         return figures
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from midepoch._common.checks import cached_property
 from midepoch._common.hashing import U64
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.digest import WORD
@@ -19,6 +20,7 @@ from midepoch.checkpoint.lanes import Cursor
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.metrics import Reading, Tally
 from midepoch.delivery.session import AnySession, Session
+from midepoch.delivery.tokens import EpochAmounts
 from midepoch.errors import MidepochError, StaleIteratorError
 
 if TYPE_CHECKING:
@@ -85,6 +87,11 @@ class Progress:
         """The lane of the next turn that may have an item, and the cursor in it from which reading continues."""
         session: Session = self.session
         return session.upcoming(self.reader, self.turns_taken)
+
+    @cached_property
+    def amounts(self) -> EpochAmounts | None:
+        """The amounts of the epoch; None if items are not counted."""
+        return EpochAmounts(self.session) if isinstance(self.session, Session) else None
 
     def following(self) -> State:
         """The state in the next epoch, once this reader has delivered everything of this one."""

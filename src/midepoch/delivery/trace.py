@@ -20,6 +20,7 @@ from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass, Progress
 from midepoch.delivery.plan import Plan, begin
 from midepoch.delivery.session import AnySession, Session
+from midepoch.delivery.tokens import EpochAmounts
 from midepoch.errors import DigestMismatchError
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
@@ -242,14 +243,47 @@ def _files(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
         yield from zip(view.names, np.diff(view.file_starts).tolist(), strict=True)
 
 
-class EpochProgress(NamedTuple):
-    """How far a rank is in an epoch. Unpack it, or print it."""
-
+class _Steps(NamedTuple):
     epoch: int
     step: int
     """The steps of this epoch so far, those before a resume included."""
     steps: int | None
     """All steps of this epoch; None if they are not counted, or never end."""
+
+
+class EpochProgress(_Steps):
+    """How far a rank is in an epoch, and all ranks in its tokens. Unpack its three numbers of steps, or print it.
+
+    Tokens are counted when they are asked for, and not by a copy from a pickle.
+    """
+
+    _amounts: EpochAmounts | None = None
+    _state: State | None = None
+
+    @classmethod
+    def of(cls, progress: Progress, step: int, steps: int | None) -> "EpochProgress":
+        """The steps and the tokens of a progress."""
+        made = cls(progress.session.start.epoch, step, steps)
+        made._amounts, made._state = progress.amounts, progress.state()
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EpochProgress, tuple(self)
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens that all ranks have delivered of this epoch, those before a resume included.
+
+        Padding is no token, and rows that are left out have none. None if lengths are not known.
+        """
+        if self._amounts is None or self._state is None:
+            return None
+        return self._amounts.delivered(self._state)[""].tokens
+
+    @property
+    def epoch_tokens(self) -> int | None:
+        """All tokens of this epoch; None if lengths are not known, or it never ends."""
+        return None if self._amounts is None else self._amounts.total
 
     @property
     def fraction(self) -> float | None:
@@ -257,9 +291,12 @@ class EpochProgress(NamedTuple):
         return None if self.steps is None else self.step / self.steps if self.steps else 1.0
 
     def __str__(self) -> str:
+        of_tokens = "" if self.tokens is None else f", {count('token', self.tokens)}"
         if self.fraction is None or self.steps is None:
-            return f"epoch {self.epoch}, {count('step', self.step)}"
-        return f"epoch {self.epoch}, step {self.step:,} of {self.steps:,} ({self.fraction:.1%})"
+            return f"epoch {self.epoch}, {count('step', self.step)}{of_tokens}"
+        if self.epoch_tokens is not None:
+            of_tokens = f", {self.tokens:,} of {count('token', self.epoch_tokens)}"
+        return f"epoch {self.epoch}, step {self.step:,} of {self.steps:,} ({self.fraction:.1%}){of_tokens}"
 
 
 def epoch_progress(run: Pass) -> EpochProgress:
@@ -268,7 +305,7 @@ def epoch_progress(run: Pass) -> EpochProgress:
     session = progress.session
     step = progress.items
     if not isinstance(session, Session) or session.is_endless:
-        return EpochProgress(run.epoch, step, None)
+        return EpochProgress.of(progress, step, None)
     per_rank = plan.items_per_rank(session)
     left = (session.reader_items(progress.reader) if per_rank is None else per_rank) - step
     with suppress(ValueError):  # its sessions are not known
@@ -277,7 +314,7 @@ def epoch_progress(run: Pass) -> EpochProgress:
         is_padded = per_rank is not None and plan.even == "pad"  # then all ranks take the steps of the longest
         ranks = range(last.session.readers) if is_padded else (progress.reader,)
         step += last.first_step + max(last.session.items_of_reader(rank, turns) for rank in ranks)
-    return EpochProgress(run.epoch, step, step + left)
+    return EpochProgress.of(progress, step, step + left)
 
 
 AT_ONCE = 1 << 16

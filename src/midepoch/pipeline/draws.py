@@ -20,7 +20,16 @@ import numpy as np
 from midepoch._common.hashing import I32, I64, key_of
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part
-from midepoch.stages.counted import CountedItems, TracedRows, Wanted, join_traced
+from midepoch.stages.counted import (
+    Amounts,
+    CountedItems,
+    TokensOf,
+    TracedRows,
+    Wanted,
+    amounts_of_parts,
+    join_traced,
+    sum_amounts,
+)
 from midepoch.stages.flow import Flow, RowRun, SingleItem
 from midepoch.values.columns import Form
 from midepoch.values.rows import concat
@@ -277,6 +286,8 @@ class PartItems:
         self._pass = lru_cache(maxsize=PASSES_KEPT)(self._open_pass)
         self._starts = array("q", [0])
         """The number of items before each pass. A part of few rows has very many passes."""
+        self._whole_passes: tuple[int, Amounts] = 0, sum_amounts([])
+        """So many passes, and the amounts of these."""
         self.is_endless = self._repeats or self._pass(0).is_endless
 
     def _open_pass(self, number: int) -> CountedItems:
@@ -312,6 +323,18 @@ class PartItems:
         assert found is not None
         number, item = found
         return self._position.times_ended + number, self._pass(number).cursor(item + 1)
+
+    def passed(self, position: PartPosition, tokens_of: TokensOf) -> Amounts:
+        """The amounts before a position, of all passes."""
+        passes = position.times_ended - self._position.times_ended if self._repeats else 0
+        if passes < self._whole_passes[0]:
+            self._whole_passes = 0, sum_amounts([])
+        for number in range(self._whole_passes[0], passes):
+            items = self._pass(number)
+            whole = items.passed(items.cursor(items.total()), tokens_of, counting=True)
+            self._whole_passes = number + 1, sum_amounts([self._whole_passes[1], whole])
+        present = self._pass(passes).passed(position.cursor, tokens_of, counting=True)
+        return sum_amounts([self._whole_passes[1], present])
 
     def find(self, file: str, row: int) -> I64:
         """The items of the present pass that have this row."""
@@ -482,8 +505,18 @@ class CountedDraws(CountedItems):
     def costs(self, numbers: I64) -> I64:
         return self._of_each(numbers, lambda piece: piece.items.costs(piece.numbers))
 
-    def tokens(self, numbers: I64) -> I64:
-        return self._of_each(numbers, lambda piece: piece.items.tokens(piece.numbers))
+    def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
+        positions = split_positions(cursor, list(map(len, self._lane_parts.begins)))
+        own = zip(self.parts, positions, strict=True)
+        return amounts_of_parts([(part.name, part.passed(position, tokens_of)) for part, position in own])
+
+    def amounts(self, numbers: I64, tokens: I64 | None = None) -> Amounts:
+        return amounts_of_parts(
+            [
+                (piece.part, piece.items.amounts(piece.numbers, None if tokens is None else tokens[places]))
+                for places, piece in self._passes(numbers)
+            ]
+        )
 
     def trace(self, numbers: I64) -> TracedRows:
         traced = []

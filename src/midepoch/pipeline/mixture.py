@@ -6,7 +6,7 @@ function of the weights, the seed, the lane and those counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, TypeVar, get_args
 
@@ -43,6 +43,7 @@ from midepoch.sources.source import (
 )
 from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, noting
+from midepoch.stages.pack.documents import TOKENS
 
 T = TypeVar("T")
 STOPS: tuple[str, ...] = get_args(Stop)
@@ -65,6 +66,8 @@ class Mixture:
     """Weights that change with the number of items; then ``weights`` are the first of them."""
     in_turn: bool = False
     """True if the parts are read one after the other. Then ``stop`` is "all", and weights have no meaning."""
+    tokens_in: str = field(default=TOKENS, compare=False)
+    """The column whose lists are the tokens of rows, where these are counted."""
     uniform = False
     has_rows = False
 

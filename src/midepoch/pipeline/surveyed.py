@@ -10,22 +10,24 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+import pyarrow as pa
 
 from midepoch._common.checks import Version
 from midepoch._common.jobs import ProgressBar, check_executor, run_all
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.counting.survey import OwnLengths, SurveyPass
+from midepoch.errors import SchemaMismatchError
 from midepoch.order.selection import Surveyed, first_scattering
 from midepoch.pipeline.mixture import Mixture, MixtureLanes
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
-from midepoch.stages.counted import CHUNK
-from midepoch.stages.pack.documents import PackSpec
+from midepoch.stages.batch import Batch
+from midepoch.stages.pack.documents import TOKENS, PackSpec
 from midepoch.stages.pack.windows import PackWindows
 from midepoch.stages.stage import Stage
 
@@ -101,9 +103,7 @@ def with_own_lengths(pipeline: Pipeline) -> Pipeline:
 
 def mean_tokens(name: str, part: Pipeline, column: str) -> Fraction:
     """The mean number of tokens of the items of a part, in its first epoch and one lane. Raises if it is not known."""
-    if not is_packed(part):
-        spec = PackSpec(length=1, column=column, overlong="cut", eos=None, pad=None, labels=None, number=1)
-        part = _changed_part(part, [PackWindows(spec=spec, window=1)], with_own_lengths)
+    part = with_row_lengths(part, column)
     reason = part.why_not_counted() or (
         None if is_packed(part) or part.knows_lengths else f"no survey knows the lengths of the rows in {column!r}"
     )
@@ -116,11 +116,33 @@ def mean_tokens(name: str, part: Pipeline, column: str) -> Fraction:
             "Arrow files, as .cache() makes them."
         )
     total = items.total()
-    runs = (np.arange(first, min(first + CHUNK, total)) for first in range(0, total, CHUNK))
-    tokens = sum(int(items.tokens(numbers).sum()) for numbers in runs)
+    tokens = items.passed(items.cursor(total))[""].tokens
     if not tokens:
         raise ValueError(f"mix(by='tokens'): {name!r} has no tokens. Leave it out.")
     return Fraction(tokens, total)
+
+
+def with_row_lengths(pipeline: Pipeline, column: str | None = None) -> Pipeline:
+    """The pipeline with the lengths of the lists in a column, for items that are rows, or batches of rows.
+
+    By default it is the column that the mixture names. The pipeline is unchanged where it packs, or where lengths are
+    not found by offsets alone, as ``with_own_lengths`` finds them.
+    """
+    source = pipeline.source
+    stages = tuple(takewhile(lambda stage: not isinstance(stage, Batch), pipeline.stages))
+    if is_packed(pipeline) or any(stage.functions for stage in stages):
+        return pipeline
+    if isinstance(source, Mixture):
+        parts = tuple(with_row_lengths(part, column or source.tokens_in) for part in source.parts)
+        return replace(pipeline, source=replace(source, parts=parts))
+    spec = PackSpec(length=1, column=column or TOKENS, overlong="cut", eos=None, pad=None, labels=None, number=1)
+    rows = replace(pipeline, stages=stages)
+    try:
+        spec.check_schema(rows.schema or pa.schema([]))
+    except SchemaMismatchError:
+        return pipeline
+    packed = with_own_lengths(rows.with_stages(PackWindows(spec=spec, window=1)))
+    return replace(pipeline, own_lengths=packed.own_lengths)
 
 
 def is_packed(pipeline: Pipeline) -> bool:

@@ -27,7 +27,7 @@ from midepoch.order.selection import AllBut
 from midepoch.order.windows import Blocks, bounds_of, virtual_counts, virtual_starts
 from midepoch.sources.ahead import LaneRows, OpenFiles
 from midepoch.sources.source import EpochCut, FindSurvey, RowFacts
-from midepoch.stages.counted import CountedItems, TracedRows, Wanted, rejected_row
+from midepoch.stages.counted import CHUNK, Amount, Amounts, CountedItems, TokensOf, TracedRows, Wanted, rejected_row
 from midepoch.stages.flow import Flow, RowRun, noting
 
 if TYPE_CHECKING:  # importing it loads parts of Arrow that only filters need
@@ -152,6 +152,8 @@ class CountedFileRows(CountedItems):
         self._lanes, self._lane, self._start, self._survey = lanes, lane, start, survey
         self._left = AllBut(lanes.size(lane) - start, gone[gone >= start] - start)
         self._near: dict[int, I64] = {}
+        self._passed = (0, 0, 0)
+        """So many rows, how many of them are kept, and the tokens of these. Later cursors need only the rows after."""
 
     @cached_property
     def _order(self) -> Order:
@@ -197,6 +199,26 @@ class CountedFileRows(CountedItems):
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
         assert self._survey is not None
         return self._survey.kept(self.keys(numbers))
+
+    def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
+        position = min(cursor[0], self._lanes.size(self._lane)) - self._start
+        number = int(self._left.before(np.array([position]))[0])
+        if self._survey is None:
+            return {"": Amount(number, None)}
+        done, kept, tokens = self._passed if self._passed[0] <= number else (0, 0, 0)
+        for first in range(done, number, CHUNK):
+            rows = self.keys(np.arange(first, min(first + CHUNK, number)))
+            rows = rows[self._survey.kept(rows)]
+            kept += len(rows)
+            if self._survey.has_lengths:
+                tokens += int(tokens_of(self._survey.lengths(rows)).sum())
+        self._passed = number, kept, tokens
+        return {"": Amount(kept, tokens if self._survey.has_lengths else None)}
+
+    def amounts(self, numbers: I64, tokens: I64 | None = None) -> Amounts:
+        if tokens is None and self._survey is not None and self._survey.has_lengths:
+            tokens = self.lengths(numbers)
+        return {"": Amount(len(numbers), None if tokens is None else int(tokens.sum()))}
 
     def trace(self, numbers: I64) -> TracedRows:
         return self._lanes.trace(self.keys(numbers))

@@ -12,7 +12,7 @@ So a sample of them passes through the filters, and none may come out.
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +83,41 @@ def _names(names: Sequence[str]) -> Names:
     return array
 
 
+class Amount(NamedTuple):
+    """A number of items, and the tokens in them."""
+
+    items: int
+    tokens: int | None
+    """None if lengths are not known."""
+
+    def plus(self, other: "Amount") -> "Amount":
+        """Both together."""
+        known = self.tokens is not None and other.tokens is not None
+        return Amount(self.items + other.items, (self.tokens or 0) + (other.tokens or 0) if known else None)
+
+
+Amounts = dict[str, Amount]
+"""Amounts of all items, under the name "", and of those of each part of a mixture. Parts of parts have a slash."""
+
+
+def sum_amounts(amounts: Iterable[Amounts]) -> Amounts:
+    """All amounts as one. Tokens are known where all of them are."""
+    joined: Amounts = {"": Amount(0, 0)}
+    for one in amounts:
+        for name, amount in one.items():
+            joined[name] = joined.get(name, Amount(0, 0)).plus(amount)
+    return joined
+
+
+def amounts_of_parts(parts: Sequence[tuple[str, Amounts]]) -> Amounts:
+    """The amounts of a mixture, of those of its parts by name. A part may come several times."""
+    named = [{f"{part}/{name}" if name else part: one for name, one in own.items()} for part, own in parts]
+    whole = sum_amounts({"": own[""]} for _, own in parts)
+    return sum_amounts([whole, *named])
+
+
+TokensOf = Callable[[I64], I64]
+"""Says how many tokens of rows of these lengths are delivered."""
 Wanted = Iterator[I64]
 """Numbers of items, which rise over all arrays.
 
@@ -147,9 +182,17 @@ class CountedItems(ABC):
         """The costs of these items, which exist, and whose numbers rise: the squares of their documents' lengths."""
         raise NotImplementedError
 
-    def tokens(self, numbers: I64) -> I64:
-        """The tokens in each of these items, which exist, and whose numbers rise."""
-        return self.lengths(numbers)
+    @abstractmethod
+    def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
+        """The amounts before a cursor, of items from a lane's beginning on.
+
+        Rows are looked up once: later cursors need only those after. The number of packs is known only with
+        ``counting``, which counts their windows.
+        """
+
+    @abstractmethod
+    def amounts(self, numbers: I64, tokens: I64 | None = None) -> Amounts:
+        """The amounts of these items, which exist, and whose numbers rise. Of each, only so many ``tokens`` count."""
 
     def kept(self, numbers: I64) -> npt.NDArray[np.bool_]:
         """Whether the survey says that filters keep these rows of files."""
@@ -202,17 +245,20 @@ class CountedOutputs(CountedItems):
         return self._inputs.lengths(self.inputs_of(numbers).inputs)
 
     def costs(self, numbers: I64) -> I64:
-        return self._sums(numbers, self._inputs.costs, lambda lengths: lengths**2)
-
-    def tokens(self, numbers: I64) -> I64:
-        return self._sums(numbers, self._inputs.tokens, lambda lengths: lengths)
-
-    def _sums(self, numbers: I64, of_inputs: Callable[[I64], I64], of_lengths: Callable[[I64], I64]) -> I64:
-        """For each of these items, the sum of what is said of its inputs, or of the lengths of its pieces of these."""
         items, inputs, starts, stops = self.inputs_of(numbers)
         sums = np.zeros(len(numbers), np.int64)
-        np.add.at(sums, items, of_inputs(inputs) if starts is None or stops is None else of_lengths(stops - starts))
+        of_pieces = self._inputs.costs(inputs) if starts is None or stops is None else (stops - starts) ** 2
+        np.add.at(sums, items, of_pieces)
         return sums
+
+    def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
+        return self._inputs.passed(cursor, tokens_of, counting=counting)
+
+    def amounts(self, numbers: I64, tokens: I64 | None = None) -> Amounts:
+        _, inputs, starts, stops = self.inputs_of(numbers)
+        pieces = tokens if starts is None or stops is None else stops - starts
+        amounts = amounts_of_pieces(self._inputs, inputs, pieces)
+        return amounts | {"": amounts[""]._replace(items=len(numbers))}
 
     def trace(self, numbers: I64) -> TracedRows:
         pieces = self.inputs_of(numbers)
@@ -232,6 +278,16 @@ class CountedOutputs(CountedItems):
     def find(self, file: str, row: int) -> I64:
         numbers = self.outputs_of(self._inputs.find(file, row))
         return numbers[[number >= 0 and self.has(number) for number in numbers.tolist()]]
+
+
+def amounts_of_pieces(items: CountedItems, numbers: I64, tokens: I64 | None) -> Amounts:
+    """The amounts of items that come in any order, and of which several pieces may have ``tokens``."""
+    unique, places = np.unique(numbers, return_inverse=True)
+    if tokens is None:
+        return items.amounts(unique)
+    sums = np.zeros(len(unique), np.int64)
+    np.add.at(sums, places, tokens)
+    return items.amounts(unique, sums)
 
 
 class Outputs(CountedOutputs):
@@ -271,6 +327,10 @@ class Batches(CountedOutputs):
         inputs = items * self._size
         whole = inputs == 0 or self._inputs.has(inputs - 1)
         return self._inputs.cursor(inputs if whole else self._inputs.total())
+
+    def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
+        amounts = super().passed(cursor, tokens_of, counting=counting)
+        return amounts | {"": amounts[""]._replace(items=-(-amounts[""].items // self._size))}
 
     def inputs_of(self, numbers: I64) -> Pieces:
         inputs = (numbers[:, None] * self._size + np.arange(self._size)).ravel()

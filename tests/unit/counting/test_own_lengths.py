@@ -128,7 +128,7 @@ def test_if_they_cannot_be_kept_packs_go_on_uncounted_and_the_reason_is_logged_o
     assert list(copied)
     assert not copied.counted
     (line,) = [line for line in caplog.messages if "cannot be kept" in line]
-    assert line.startswith("0.arrow+3: pack is not counted")
+    assert line.startswith("0.arrow+3: packs and tokens are not counted")
     assert str(error) in line
     assert ".survey(folder=" in line
     assert len(calls) == 1

@@ -23,6 +23,8 @@ Overlong = Literal["cut", "drop", "alone"]
 OverlongRow = Overlong | Literal["error"]
 OVERLONG: tuple[str, ...] = get_args(Overlong)
 Others = Literal["drop", "join"]
+TOKENS = "input_ids"
+"""The column of tokens, unless users name another."""
 MADE = ("position_ids", "document_ids", "cu_seqlens")
 """The columns that pack itself adds."""
 IGNORED = -100

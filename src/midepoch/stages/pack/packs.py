@@ -15,7 +15,17 @@ from midepoch._common.checks import count
 from midepoch._common.hashing import I32, I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SurveyMismatchError
-from midepoch.stages.counted import CHUNK, CountedItems, Groups, Pieces, Wanted
+from midepoch.stages.counted import (
+    CHUNK,
+    Amounts,
+    CountedItems,
+    Groups,
+    Pieces,
+    TokensOf,
+    Wanted,
+    amounts_of_pieces,
+    sum_amounts,
+)
 from midepoch.stages.flow import Context, Flow, RowRun, SingleItem, compare_check, concat_runs, keys_inside
 from midepoch.stages.pack.documents import IGNORED, DocumentReader, Documents, PackSpec, Values
 from midepoch.stages.stage import Stage
@@ -153,6 +163,10 @@ class PackStage(Stage):
     def length_column(self) -> str:
         return self.spec.column
 
+    def sizes(self, lengths: I64) -> I64:
+        """How many tokens of documents of these lengths, an ``eos`` included, go into packs."""
+        return np.where(lengths > self.spec.length, 0, lengths) if self.spec.overlong == "drop" else lengths
+
     def document_lengths(self, inputs: Flow, context: Context) -> Iterator[tuple[I64, I64]]:
         return DocumentReader(self.spec, context).lengths(inputs)
 
@@ -181,6 +195,7 @@ class PlannedPacks(Groups):
         super().__init__(inputs, stage.group_size if stage.makes_windows else CHUNK, own_numbers)
         self.batched, self.members = stage.makes_batches, stage.spec.length if stage.makes_batches else 1
         self._stage, self._spec, self._context = stage, stage.spec, context
+        self._end = int(stage.spec.eos is not None)
 
     @abstractmethod
     def _plans(self, numbers: I64) -> Iterator[Planned]:
@@ -192,6 +207,24 @@ class PlannedPacks(Groups):
             pieces.append(Pieces(done + layout.owners, layout.documents, layout.starts, layout.stops))
             done += len(layout)
         return Pieces._make(np.concatenate(columns) for columns in zip(*pieces, strict=True))
+
+    def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
+        width = len(self._inputs.cursor(0))
+        amounts = self._inputs.passed(cursor[:width], lambda lengths: self._stage.sizes(lengths + self._end))
+        documents, delivered = amounts[""].items, cursor[width]
+        if delivered:
+            begun = amounts_of_pieces(self._inputs, *self._begun(documents, delivered))
+            amounts = sum_amounts([amounts, begun])
+        packs = self._packs_before(documents, delivered, amounts[""].tokens or 0) if counting else 0
+        return amounts | {"": amounts[""]._replace(items=packs)}
+
+    @abstractmethod
+    def _begun(self, documents: int, delivered: int) -> tuple[I64, I64]:
+        """What is delivered of the group after so many documents: its documents, and the tokens of their pieces."""
+
+    @abstractmethod
+    def _packs_before(self, documents: int, delivered: int, tokens: int) -> int:
+        """The number of packs with these tokens: of all groups of so many documents, and those delivered after."""
 
     def keys(self, numbers: I64) -> I64:
         return np.concatenate([numbers[:0], *map(self._keys_of, self._plans(numbers))])
@@ -260,7 +293,7 @@ class PlannedPacks(Groups):
 
     def _lengths_of(self, numbers: I64) -> I64:
         """The tokens of these documents, with the one that ends each."""
-        return (self._inputs.lengths(numbers) if len(numbers) else numbers) + (self._spec.eos is not None)
+        return (self._inputs.lengths(numbers) if len(numbers) else numbers) + self._end
 
 
 def pack_form(inputs: Flow) -> Literal["numpy", "torch"]:

@@ -56,7 +56,6 @@ class PlannedStream(PlannedPacks):
     What ``Groups`` counts are tokens: those of many documents at a time, when they are needed.
     """
 
-    _stage: "PackStream"
     _last: tuple[int, I64] = (-1, np.empty(0, np.int64))
 
     def _sizes(self, chunk: int) -> I64:
@@ -91,6 +90,12 @@ class PlannedStream(PlannedPacks):
         tokens = 0 if is_whole else end - int(ends[inside] - sizes[inside])
         document = chunk * self._size + inside + int(is_whole)
         return (*self._inputs.cursor(document), tokens, *[0] * (len(self._own_numbers) - 1))
+
+    def _begun(self, documents: int, delivered: int) -> tuple[I64, I64]:
+        return np.array([documents]), np.array([delivered])
+
+    def _packs_before(self, documents: int, delivered: int, tokens: int) -> int:
+        return -(-tokens // self._spec.length)
 
     def _checked_inputs(self) -> I64:
         return np.array([0])
@@ -150,10 +155,6 @@ class PackStream(PackStage):
 
     def is_ragged(self, name: str) -> bool:
         return name == "cu_seqlens"  # packs have different numbers of documents, and as many tokens
-
-    def sizes(self, lengths: I64) -> I64:
-        """The tokens that documents of these lengths add to the stream."""
-        return np.where(lengths > self.spec.length, 0, lengths) if self.spec.overlong == "drop" else lengths
 
     def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
         start, delivered, check = split_cursor(cursor, inputs.skips)

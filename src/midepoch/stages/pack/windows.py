@@ -86,6 +86,15 @@ class PlannedWindows(PlannedPacks):
             self._layouts[group] = self._lay_out(lengths, lambda document: self._place(first + document))
         return self._layouts[group]
 
+    def _begun(self, documents: int, delivered: int) -> tuple[I64, I64]:
+        layout = self._plan(documents // self._size).select(np.arange(delivered))
+        return documents + layout.documents, layout.stops - layout.starts
+
+    def _packs_before(self, documents: int, delivered: int, tokens: int) -> int:
+        groups = -(-documents // self._size)
+        self._counted_until(groups - 1)
+        return self._before(groups) + delivered
+
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
         return super().flow(opened, wanted)
