@@ -493,7 +493,9 @@ class Checked(Outputs):
         def check(keys: list[int]) -> None:
             for key in keys:
                 if not due or due[0] != key:
-                    raise rejected_row(self._filters, self._name_row(due[0])) if key in due else self._extra_row(key)
+                    if key not in due:
+                        raise rejected_row(self._filters, self._name_row(key), survey="leaves out")
+                    check_end()
                 due.popleft()
 
         def check_end() -> None:
@@ -502,17 +504,10 @@ class Checked(Outputs):
 
         return noting(self._inputs.flow(opened, asked()), check, check_end)
 
-    def _extra_row(self, key: int) -> SurveyMismatchError:
-        return SurveyMismatchError(
-            f"The survey says that {self._filters} leaves out {self._name_row(key)}, and now it does not. A function "
-            "changed, or does not always say the same of a row. After a change pass another version to "
-            "survey(version=...)."
-        )
 
-
-def rejected_row(stage: str, row: str) -> SurveyMismatchError:
-    """The error for a row that a stage leaves out, and that the survey says it keeps."""
+def rejected_row(stage: str, row: str, *, survey: str = "keeps") -> SurveyMismatchError:
+    """The error for a row that a stage leaves out, and that the survey says it keeps; or the other way round."""
     return SurveyMismatchError(
-        f"The survey says that {stage} keeps {row}, and now it does not. A function changed, or does not always say "
+        f"The survey says that {stage} {survey} {row}, and now it does not. A function changed, or does not always say "
         "the same of a row. After a change pass another version to survey(version=...)."
     )

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -200,8 +201,8 @@ class Call:
         if not isinstance(self.fn_kwargs, Mapping):
             raise TypeError(f"fn_kwargs must be a dict, got a {type(self.fn_kwargs).__name__}.")
         keywords = {name: describe_argument(value) for name, value in sorted(self.fn_kwargs.items())}
-        described = describe_function(self.function) | ({"fn_kwargs": keywords} if keywords else {})
-        object.__setattr__(self, "described", described)
+        described = {"fn": name_of(self.function, with_arguments=True), "fn_kwargs": keywords}
+        object.__setattr__(self, "described", {name: known for name, known in described.items() if known})
 
     def __call__(self, item: Any, key: int, context: Context, keys: I64 | None = None) -> Any:
         """Call the function. A note on any error names the stage, the function and the row.
@@ -280,53 +281,58 @@ def check_not_async(function: Callable[..., Any], stage: str) -> None:
         )
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """A function's qualified name. Its module is left out, as it differs between a script and its workers."""
+def name_of(function: Callable[..., Any], *, with_arguments: bool = False) -> str:
+    """A function's qualified name. Its module is left out, as it differs between a script and its workers.
+
+    Surveys, caches and checkpoints know it ``with_arguments`` of partials.
+    """
     if isinstance(function, partial):
-        return f"partial({name_of(function.func)})"
+        arguments = _arguments_of(function) if with_arguments else ""
+        inner = name_of(function.func, with_arguments=with_arguments)
+        return f"partial({', '.join(filter(None, [inner, arguments]))})"
     if hasattr(function, "__wrapped__"):
-        return name_of(function.__wrapped__)
+        return name_of(function.__wrapped__, with_arguments=with_arguments)
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """What surveys, caches and checkpoints know of a function: its name, the arguments of partials, ``fn_kwargs``."""
-    if isinstance(function, partial):
-        inner = describe_function(function.func)
-        positional = [repr(describe_argument(value)) for value in function.args]
-        keywords = [f"{name}={describe_argument(value)!r}" for name, value in sorted(function.keywords.items())]
-        arguments = ", ".join([*positional, *keywords])
-        if len(arguments) > 2 * LONGEST:
-            arguments = f"<arguments {_short_digest(arguments)}>"
-        return {**inner, "fn": f"partial({', '.join(filter(None, [inner['fn'], arguments]))})"}
-    if hasattr(function, "__wrapped__"):
-        return describe_function(function.__wrapped__)
-    return {"fn": name_of(function)}
+def _arguments_of(function: partial[Any]) -> str:
+    positional = [repr(describe_argument(value)) for value in function.args]
+    keywords = [f"{name}={describe_argument(value)!r}" for name, value in sorted(function.keywords.items())]
+    arguments = ", ".join([*positional, *keywords])
+    return arguments if len(arguments) <= 2 * LONGEST else f"<arguments {_short_digest(arguments)}>"
 
 
 def describe_argument(value: Any) -> Any:
     """An argument of a function as JSON has it, or a digest of it. Of an object only its class is known."""
     try:
-        text = json.dumps(value, sort_keys=True, default=_in_words)
-    except (RecursionError, ValueError, TypeError):  # it contains itself, or has keys that JSON cannot have
+        plain = _plain(value)
+        text = json.dumps(plain, sort_keys=True)
+    except (RecursionError, ValueError, TypeError):  # it contains itself, or has keys that cannot be sorted
         return f"<{type(value).__qualname__}>"
-    if len(text) > LONGEST:
-        return f"<{type(value).__qualname__} {_short_digest(text)}>"
-    return json.loads(text, parse_constant="<{}>".format)  # nan is not equal to itself
+    return plain if len(text) <= LONGEST else f"<{type(value).__qualname__} {_short_digest(text)}>"
 
 
-def _in_words(value: Any) -> Any:
-    """What stands for a value that JSON does not know."""
+def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return f"<{type(value).__qualname__}.{value.name}>"
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else f"<{value}>"  # nan is not equal to itself
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else f"<{_plain(key)!r}>": _plain(one) for key, one in value.items()}
     if isinstance(value, set | frozenset):
-        return {"set": sorted((describe_argument(one) for one in value), key=json.dumps)}
+        return {"set": sorted((_plain(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))}
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, bytes | bytearray):
         return f"<bytes {_short_digest(bytes(value))}>"
     if isinstance(value, np.generic) and not isinstance(value, np.void):
-        return value.item()
+        return _plain(value.item())
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return f"<array {value.dtype} {list(value.shape)} {_short_digest(value.tobytes())}>"
     name = getattr(value, "__qualname__", None)  # functions and classes have one
