@@ -124,7 +124,7 @@ def test_tokens_and_signed_addresses_are_in_no_error_state_log_or_index(hub, tmp
     for token in ("hf_anotherTokenOfMine", TOKEN):
         options = {**hub.options, "token": token}
         hub.token = "hf_changedMeanwhile"
-        with pytest.raises(me.NoDataError, match=r"does not exist on the hub, or needs a token: 401\. ") as caught:
+        with pytest.raises(me.StoreError, match=r"refuses access to hf://.* 401 ") as caught:
             me.read(GLOB, storage_options=options)
         said.append(str(caught.value))
     text = "\n".join([*said, caplog.text])

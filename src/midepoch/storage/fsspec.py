@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from midepoch._common.hashing import digest
-from midepoch.errors import needs
+from midepoch.errors import NotAllowedError, needs
 from midepoch.storage.hub import PARTIAL, PINNED, HubHandle
 from midepoch.storage.options import HTTP
 from midepoch.storage.retry import OtherVersionError, error_kind
@@ -186,20 +186,21 @@ def only_for_origin(names: Iterable[str]) -> list[str]:
 
 
 class AllowedRedirects:
-    """The origins to which servers may redirect, and the last one to which that was refused."""
+    """The origins to which the servers of URLs in rows may redirect."""
 
     OPTION = "redirects_to"
     """The option of a store that holds it. Only clients of fsspec know it."""
 
     def __init__(self, origins: Iterable[str]) -> None:
         self._origins = frozenset(origins)
-        self.refused: str | None = None
 
     def check(self, url: Any, target: str | None) -> None:
         """Raise if the answer of a server under a URL leads to another origin than these."""
         if target not in self._origins:
-            self.refused = target or "nowhere"
-            raise PermissionError(f"{url} redirects to {self.refused}")
+            raise NotAllowedError(
+                f"A row names the URL {url}, which redirects to {target or 'nowhere'}. If that is trusted too, add it "
+                "to allow_urls."
+            )
 
 
 def origin_of(url: str) -> str:

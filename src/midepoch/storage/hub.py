@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from midepoch.errors import MidepochError, NoDataError, StoreError, needs
-from midepoch.storage.retry import ErrorKind, RetryPolicy, redacted, with_retries
+from midepoch.errors import StoreError, needs
+from midepoch.storage.store import Store
 
 log = logging.getLogger("midepoch")
 
@@ -97,41 +97,14 @@ def pinned(url: str, options: Mapping[str, Any]) -> str:
     file = HubFile.of(url)
     if file.revision is not None and COMMIT.fullmatch(file.revision):
         return url
-    commit = _commit(url, file, options)
-    log.info("%s is read at the commit %s.", url, commit)
-    return f"hf://{file.kind}{file.name}@{commit}{file.path}"
-
-
-def _commit(url: str, file: HubFile, options: Mapping[str, Any]) -> str:
     with needs("huggingface_hub", "huggingface", "Reading hf:// URLs"):
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
     api = HfApi(endpoint=options.get("endpoint"), token=options.get("token"))
     wanted = None if file.revision is None else file.revision.replace("%2F", "/")
-    status: int | None = None
-
-    def ask() -> Any:
-        nonlocal status
-        try:
-            return api.repo_info(file.name, repo_type=file.type, revision=wanted).sha
-        except HfHubHTTPError as error:
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            raise
-        except Exception as error:  # of its HTTP client, which is another one in each release
-            raise StoreError(
-                f"The hub cannot be reached for {url}: {type(error).__name__}. Is this machine online, and is "
-                "HF_HUB_OFFLINE not set?"
-            ) from None
-
-    def make_error(kind: ErrorKind, _: str) -> MidepochError:
-        if kind in ("gone", "denied"):
-            return NoDataError(
-                f"{url} does not exist on the hub, or needs a token: {status}. Check the name and the revision "
-                f"{wanted or 'main'!r}, or pass storage_options={{'token': ...}}."
-            )
-        return StoreError(f"The hub does not answer for {url}: {status}. Try again later.")
-
-    commit = with_retries(ask, make_error, lambda text: redacted(text, options), RetryPolicy())
+    commit = Store(url, options).request(
+        lambda _: api.repo_info(file.name, repo_type=file.type, revision=wanted).sha, url
+    )
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise StoreError(f"The hub names no commit for {url}. Pass one: hf://datasets/{file.name}@<commit>/...")
-    return commit
+    log.info("%s is read at the commit %s.", url, commit)
+    return f"hf://{file.kind}{file.name}@{commit}{file.path}"

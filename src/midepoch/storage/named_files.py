@@ -155,16 +155,7 @@ class NamedFiles:
         if store is None:
             options = self._options if origin in self._options_for else None
             store = self._stores.setdefault(origin, Store(url, self._limited(options, url)))
-        try:
-            return action(store)
-        except MidepochError as error:
-            target = self._redirects.refused
-            if target is None or isinstance(error, NotAllowedError):
-                raise
-            self._redirects.refused = None
-            raise NotAllowedError(
-                f"A row names the URL {url}, which redirects to {target}. If that is trusted too, add it to allow_urls."
-            ) from error
+        return action(store)
 
     def _limited(self, options: Mapping[str, Any] | None, url: str) -> Mapping[str, Any] | None:
         """The options of a store whose servers may redirect only to allowed origins."""

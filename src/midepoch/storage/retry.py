@@ -86,6 +86,11 @@ def error_kind(error: Exception) -> ErrorKind:
     return "temporary" if known or TEMPORARY in str(error) else "wrong"
 
 
+def _own_error(error: BaseException | None) -> MidepochError | None:
+    """The error of ours that a client has wrapped, or this one; None if there is none."""
+    return error if error is None or isinstance(error, MidepochError) else _own_error(error.__cause__)
+
+
 def _what_happened(error: Exception) -> Exception:
     """The error of a request. fsspec says that an object is not found whatever its request ended with."""
     cause = error.__cause__
@@ -129,9 +134,9 @@ def with_retries(
             break
         try:
             return action()
-        except MidepochError:
-            raise
         except Exception as error:
+            if (own := _own_error(error)) is not None:
+                raise own from None
             kind, happened = error_kind(error), _what_happened(error)
             text, asked = redact(f"{type(happened).__name__}: {happened}"), _seconds_asked_for(happened)
         if kind != "temporary":
