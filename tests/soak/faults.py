@@ -9,7 +9,7 @@ import s3
 from soak.draws import Fault
 from soak.processes import LEG, actors, marked, send, workers_of
 
-STORE: dict[str, Sequence[int | str]] = {"store answers 503": [503, 429], "store drops": ["drop", "cut", "short"]}
+STORE: dict[str, Sequence[int | str]] = {"store answers 503": [503, 429], "store drops": ["drop", "cut"]}
 
 
 class Faults:

@@ -67,7 +67,7 @@ def _ray_workers(address: str) -> Any:
     from midepoch.integrations.ray import RayWorkers
 
     ray.init(address, log_to_driver=False, logging_level="ERROR")
-    return RayWorkers(num_cpus=0, resources={"soak": 1}, start_timeout=120)
+    return RayWorkers(num_cpus=0, resources={"soak": 1}, start_timeout=300)
 
 
 if __name__ == "__main__":
