@@ -178,10 +178,13 @@ class ShuffledPieces:
         return self._inner.rows(positions + (inner_starts - starts)[piece])
 
     def positions(self, rows: I64) -> I64:
-        inner = self._inner.positions(rows)
+        return self._moved(self._inner.positions(rows))
+
+    def _moved(self, inner: I64) -> I64:
+        """Where positions of the inner order are here."""
         piece = np.searchsorted(self._inner_starts, inner, "right") - 1
-        positions: I64 = inner - self._inner_starts[piece] + self._starts[self._new_numbers[piece]]
-        return positions
+        moved: I64 = inner - self._inner_starts[piece] + self._starts[self._new_numbers[piece]]
+        return moved
 
     def piece_starts(self, level: PieceLevel) -> I64:
         """The permuted pieces, or the blocks inside permuted files."""
@@ -193,20 +196,9 @@ class ShuffledPieces:
 
     @cached_property
     def _moved_blocks(self) -> I64:
-        """The first positions of the permuted pieces and of the blocks inside them, each once.
-
-        Blocks keep their order inside a piece, so they are listed piece by piece, and nothing is sorted.
-        """
+        """The first positions of the permuted pieces and of the blocks inside them, each once."""
         blocks = self._inner.piece_starts("block")
-        firsts = np.searchsorted(blocks, self._inner_starts[:-1], "right")[self.permutation]
-        ends = np.searchsorted(blocks, self._inner_starts[1:], "left")[self.permutation]
-        counts = np.maximum(ends - firsts, 0)
-        bounds = bounds_of(counts + 1)  # each piece lists its own start, then its blocks
-        moved = np.arange(bounds[-1]) + np.repeat(firsts - 1 - bounds[:-1], counts + 1)
-        shifts = self._inner_starts[self.permutation] - self._starts[:-1]
-        moved = blocks[moved] - np.repeat(shifts, counts + 1)
-        moved[bounds[:-1]] = self._starts[:-1]
-        return distinct(np.append(moved, self._starts[-1]))
+        return distinct(np.sort(np.append(self._starts, self._moved(blocks[blocks < self.size]))))
 
     @cached_property
     def _new_numbers(self) -> I64:

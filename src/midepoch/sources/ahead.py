@@ -143,7 +143,7 @@ class OpenFiles:
         self._stop = Event()
         """Set when nobody waits for requests any more."""
         self._process, self._getpid = os.getpid(), os.getpid  # modules are emptied when the interpreter exits
-        self._counts, self._store = ReadCounts(), index.store
+        self._store = index.store
         self._earlier_retries = 0 if index.store is None else index.store.retries
 
     def _threads_to_decode(self) -> int:
@@ -248,18 +248,11 @@ class OpenFiles:
 
     def timed(self, runs: Iterator[RowRun]) -> Iterator[RowRun]:
         """The same runs, counted."""
-        return self._counts.timed(runs)
+        return self.blocks.counts.timed(runs)
 
     def counts(self) -> ReadCounts:
-        blocks = self.blocks
-        return replace(
-            self._counts,
-            fetched=blocks.fetched,
-            decoded=blocks.decoded,
-            retries=0 if self._store is None else self._store.retries - self._earlier_retries,
-            cache_hits=blocks.hits,
-            cache_misses=blocks.misses,
-        )
+        retries = 0 if self._store is None else self._store.retries - self._earlier_retries
+        return replace(self.blocks.counts, retries=retries)
 
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         """Stop the threads and close the files. Requests that a store does not answer are not waited for.
@@ -410,13 +403,9 @@ class LaneRows:
             self._plan(steps)
             if not self._planned:
                 return
-            begin = int(self._planned[0].positions[0])
-            self._needed = {block: until for block, until in self._needed.items() if until > begin}
-            self._make_ahead()
             made = self._made(self._planned[0])
             if self._opened.decodes:
                 self._plan(steps)
-                self._make_ahead()
             yield from self._runs_of(self._planned[0], made, most_rows)
             self._planned.popleft()
 
@@ -462,7 +451,10 @@ class LaneRows:
         return Step(positions, numbers, window, [*map(opened.hold, blocks)])
 
     def _plan(self, steps: Iterator[Step | None]) -> None:
-        """Plan further steps and request their blocks, as far ahead as bytes allow."""
+        """Plan further steps, request their blocks as far ahead as bytes allow, and make those whose blocks are there."""
+        if self._planned:
+            begin = int(self._planned[0].positions[0])
+            self._needed = {block: until for block, until in self._needed.items() if until > begin}
         self._is_known = self._is_known or not self._planned
         requested = list[HeldBlock]()
         while not self._planned or (
@@ -475,6 +467,7 @@ class LaneRows:
             self._planned.append(step)
         self._opened.request(requested)
         self._most_planned = min(2 * self._most_planned, MAX_STEPS)
+        self._make_ahead()
 
     def _needs(self, step: Step, requested: list[HeldBlock]) -> bool:
         """Hold the blocks of a step that may be read ahead now, and return true if that is all.

@@ -14,6 +14,7 @@ from midepoch.errors import DataChangedError
 from midepoch.formats import FORMATS, Block, BlockReader, read_all
 from midepoch.index.build import is_mapped
 from midepoch.index.index import Index
+from midepoch.sources.source import ReadCounts
 from midepoch.storage.block_cache import BlockCache, block_key
 
 Data: TypeAlias = "pa.Table | pa.RecordBatch"
@@ -79,9 +80,7 @@ class FileBlocks:
         self._made: dict[int, list[str]] = {}
         """For each schema of files, the columns that are no views."""
         self._made_bytes = 0
-        self.hits = self.misses = 0
-        """How many blocks were in the cache, and how many were not."""
-        self.fetched = self.decoded = 0.0  # seconds of all threads
+        self.counts = ReadCounts()
 
     @cached_property
     def views(self) -> Sequence[bool]:
@@ -144,8 +143,8 @@ class FileBlocks:
             self.index.check(file)  # also after an error: a file that is being rewritten looks broken
             waited = REQUESTS.seconds - waited
             with self._lock:
-                self.fetched += waited
-                self.decoded += time.perf_counter() - begun - waited
+                self.counts.fetched += waited
+                self.counts.decoded += time.perf_counter() - begun - waited
         return read
 
     def _fetched(self, file: int, blocks: Mapping[int, Block]) -> Iterator[tuple[int, Data]]:
@@ -181,7 +180,7 @@ class FileBlocks:
             for number, data in self._fetched(file, missing):
                 cache.put(keys[number], data)
                 with self._lock:
-                    self.misses += 1
+                    self.counts.cache_misses += 1
                 yield number, data
 
     def _found(
@@ -194,7 +193,7 @@ class FileBlocks:
             if data is not None and data.num_rows == missing[number].rows and list(data.schema) == list(self.wanted):
                 del missing[number]
                 with self._lock:
-                    self.hits += 1
+                    self.counts.cache_hits += 1
                 yield number, _as_batch(data)
 
     def _key(self, file: int, block: Block) -> str:

@@ -233,6 +233,8 @@ def join_others(name: str, values: Sequence[Any], form: Form) -> Any:
 
 
 INT32 = np.iinfo(np.int32)
+BINARIES = {pa.binary().id, pa.large_binary().id}
+STRINGS = {pa.string().id, pa.large_string().id}
 
 
 def to_arrow(column: Any) -> pa.Array:
@@ -269,21 +271,14 @@ def widened(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     wide = pa.unify_schemas([one, other], promote_options="permissive")
     for field in wide:  # Arrow would make bytes of text
         kinds = [schema.field(field.name).type for schema in (one, other)]
-        if _has(field.type, _is_binary) and any(_has(kind, _is_string) for kind in kinds):
+        if _ids(field.type) & BINARIES and any(_ids(kind) & STRINGS for kind in kinds):
             raise pa.ArrowTypeError(f"Field {field.name} has incompatible types: {kinds[0]} vs {kinds[1]}")
     return wide
 
 
-def _has(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
-    return is_kind(kind) or any(_has(kind.field(number).type, is_kind) for number in range(kind.num_fields))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+def _ids(kind: pa.DataType) -> set[int]:
+    """The ids of a type and of all types inside it."""
+    return {kind.id}.union(*(_ids(kind.field(number).type) for number in range(kind.num_fields)))
 
 
 def _of_int_lists(values: Sequence[Any]) -> pa.Array | None:

@@ -437,7 +437,7 @@ def test_a_cached_block_that_does_not_fit_the_index_is_fetched(tmp_path, forged)
     expected = first.read([0])[0]
     cache.put(first._key(*index.view.block(0)), pa.table(forged))
     assert again.read([0])[0].equals(expected)
-    assert (again.hits, again.misses) == (0, 1)
+    assert (again.counts.cache_hits, again.counts.cache_misses) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
