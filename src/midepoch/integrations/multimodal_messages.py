@@ -14,7 +14,8 @@ from typing import Any
 
 from midepoch.stages.skip import FILE_NOTE
 from midepoch.storage.named_files import NamedFiles
-from midepoch.values.media import audio, image, video
+from midepoch.values.media import audio, image
+from midepoch.values.video import frames_of, opened_bytes
 
 KINDS = {
     "image": "image",
@@ -137,7 +138,7 @@ class Messages:
             return value
         if kind == "image":
             return image(value)
-        return audio(value) if kind == "audio" else video(value, frames=self.video_frames)
+        return audio(value) if kind == "audio" else frames_of(opened_bytes(value), numbers=self.video_frames)
 
     def _fetched(self, name: str) -> bytes:
         if name.startswith("data:"):

@@ -451,7 +451,7 @@ class LaneRows:
         return Step(positions, numbers, window, [*map(opened.hold, blocks)])
 
     def _plan(self, steps: Iterator[Step | None]) -> None:
-        """Plan further steps, request their blocks as far ahead as bytes allow, and make those whose blocks are there."""
+        """Plan further steps, request their blocks as far ahead as bytes allow, and make those that have theirs."""
         if self._planned:
             begin = int(self._planned[0].positions[0])
             self._needed = {block: until for block, until in self._needed.items() if until > begin}

@@ -285,24 +285,15 @@ def rows_of_files(files: I64, view: IndexView, blocks: Blocks, *, virtual: bool 
 
 def generations(appended: AppendedFiles, files: int) -> list[I64]:
     """The file numbers of each generation, of ``files`` files in all."""
-    unnamed = np.ones(files, bool)
-    named = []
-    for ranges in appended:
-        last = ranges[-1][1] - 1  # they rise
-        if last >= files:
-            raise CheckpointMismatchError(
-                f"The state is damaged: it names file number {last:,}, but there are {count('file', files)}, "
-                "numbered from 0. Load an earlier checkpoint."
-            )
-        numbers = np.concatenate([np.arange(begin, end) for begin, end in ranges])
-        if not unnamed[numbers].all():
-            twice = numbers[~unnamed[numbers]][0]
-            raise CheckpointMismatchError(
-                f"The state is damaged: it names file number {twice:,} twice. Load an earlier checkpoint."
-            )
-        unnamed[numbers] = False
-        named.append(numbers)
-    return [*named, np.flatnonzero(unnamed)]
+    are_there = all(ranges[-1][1] <= files for ranges in appended)  # they rise
+    named = [np.concatenate([np.arange(*one) for one in ranges]) for ranges in appended] if are_there else []
+    numbers = np.sort(np.concatenate([NONE, *named]))
+    if not are_there or (np.diff(numbers) == 0).any():
+        raise CheckpointMismatchError(
+            f"The state is damaged: it names {'a file twice' if are_there else 'more files than there are'}, of "
+            f"{count('file', files)}. Load an earlier checkpoint."
+        )
+    return [*named, np.setdiff1d(np.arange(files), numbers)]
 
 
 def ranges_of(numbers: I64) -> tuple[tuple[int, int], ...]:

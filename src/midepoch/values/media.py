@@ -1,6 +1,5 @@
 """Decoding images, audio, video and other files from the bytes or paths that datasets hold."""
 
-import io
 import json
 import os
 import pickle
@@ -13,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer
-from midepoch.errors import DataFormatError, NotAllowedError, needs
+from midepoch.errors import NotAllowedError, needs
 from midepoch.values.features import Feature, Features
+from midepoch.values.video import check_decoded, frames_of, opened_bytes
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM", "TGA", "ICO", "DIB")
 """What bytes are decoded as images. Pillow knows more, some of which start other programs."""
@@ -73,13 +73,6 @@ def image(value: Any, *, mode: str | None = None) -> Any:
         opened.load()
         upright = _upright(opened)
         return upright.convert(mode) if mode else upright
-
-
-def opened_bytes(value: Any) -> io.BytesIO:
-    """A file of bytes. Raises if the value is anything else."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return io.BytesIO(value)
-    raise TypeError(f"Expected bytes, a path, or a dict with 'bytes' or 'path', got {type(value).__name__}.")
 
 
 def _open(value: Any) -> Any:
@@ -145,12 +138,6 @@ def _interpolated(pixels: Pixels, size: tuple[int, int]) -> Pixels:
 
 
 PIL_IMAGES = ImageDecoder()
-VIDEO_FORMATS = "asf,avi,flv,gif,h264,hevc,matroska,mov,mp4,mpeg,mpegts,mpegvideo,ogg,webm"
-"""What bytes are decoded as videos. FFmpeg knows playlists too, which open other files."""
-
-
-MOST_DECODED_BYTES = 4 << 30
-"""What a recording or the frames of a video may take in memory. Pillow has a limit of its own for images."""
 SAMPLE_BYTES = 4
 
 
@@ -211,23 +198,23 @@ def _chosen(schema: pa.Schema, features: Features, wanted: tuple[str, ...]) -> F
         raise ValueError(f"decode: no column is an {kinds} feature. There are: {', '.join(schema.names)}.")
     chosen: Features = {}
     for name in wanted:
-        if name in media:
-            chosen[name] = media[name]
-        elif name in schema.names:
-            if not _holds_bytes(schema.field(name).type):
-                raise ValueError(
-                    f"decode: the column {name!r} is {schema.field(name).type}, neither an Image or Audio feature nor "
-                    "bytes. Decode it in a function of your own, with map(fn)."
-                )
-            chosen[name] = Feature("Image", {})
-        else:
-            of_kind = {column: feature for column, feature in media.items() if _holds_media(feature, name.capitalize())}
-            if not of_kind:
-                raise ValueError(
-                    f"decode: there is no column {name!r}, and no feature of that kind. "
-                    f"There are: {', '.join(schema.names)}."
-                )
-            chosen.update(of_kind)
+        kind = None if name in schema.names else name.capitalize()
+        named = {
+            column: feature
+            for column, feature in media.items()
+            if (column == name if kind is None else _holds_media(feature, kind))
+        }
+        if not named and kind is not None:
+            raise ValueError(
+                f"decode: there is no column {name!r}, and no feature of that kind. "
+                f"There are: {', '.join(schema.names)}."
+            )
+        if not named and not _holds_bytes(schema.field(name).type):
+            raise ValueError(
+                f"decode: the column {name!r} is {schema.field(name).type}, neither an Image or Audio feature nor "
+                "bytes. Decode it in a function of your own, with map(fn)."
+            )
+        chosen |= named or {name: Feature("Image", {})}
     return chosen
 
 
@@ -240,7 +227,8 @@ def decoded(value: Any, feature: Any, files: Files, images: ImageDecoder = PIL_I
     if feature.kind == "Image":
         return images(_content(value, files), mode=feature.parameters.get("mode"))
     if feature.kind in ("Audio", "Video"):
-        return (audio if feature.kind == "Audio" else video)(_content(value, files))
+        content = _content(value, files)
+        return audio(content) if feature.kind == "Audio" else frames_of(opened_bytes(content))
     if feature.kind in DECODERS:
         return DECODERS[feature.kind](value)
     if feature.kind == "Pickle":
@@ -260,37 +248,6 @@ def audio(value: Any) -> dict[str, Any]:
     with soundfile.SoundFile(opened_bytes(value)) as file:
         check_decoded("The audio", SAMPLE_BYTES * file.frames * file.channels)  # a few bytes may be hours of silence
         return {"array": file.read(dtype="float32").T, "sampling_rate": int(file.samplerate)}
-
-
-def video(value: Any, *, frames: int | None = None) -> Any:
-    """The frames of a video, from its bytes, as an array of RGB bytes of the shape (frames, height, width, 3).
-
-    ``frames`` is how many evenly spaced frames to return; by default all. If the video has fewer, some are repeated.
-    """
-    with needs("av", "video", "Decoding videos"):
-        import av
-    known = {"format_whitelist": VIDEO_FORMATS}
-    with av.open(opened_bytes(value), mode="r", options=known) as container:
-        if not container.streams.video:
-            raise ValueError("The file has no video in it.")
-        total = container.streams.video[0].frames or sum(1 for packet in container.demux(video=0) if packet.size)
-    if not total:
-        raise ValueError("The video has no frames.")
-    wanted = range(total) if frames is None else np.linspace(0, max(0, total - 1), frames).round().astype(int).tolist()
-    kept: dict[int, Any] = {}
-    decoded_bytes = 0
-    with av.open(opened_bytes(value), mode="r", options=known) as container:
-        for number, frame in enumerate(container.decode(video=0)):
-            if number in wanted:
-                decoded_bytes += 3 * frame.width * frame.height
-                check_decoded("The video", decoded_bytes)
-                kept[number] = frame.to_ndarray(format="rgb24")
-            if number >= wanted[-1]:
-                break
-    if not kept:
-        raise ValueError("The video has no frames.")
-    last = max(kept)
-    return np.stack([kept[min(number, last)] for number in wanted if min(number, last) in kept])
 
 
 def text(value: bytes) -> str:
@@ -321,15 +278,6 @@ DECODERS: Mapping[str, Callable[[Any], Any]] = {
 }
 """How values that name no files are decoded, by the kind of their feature."""
 DECODED_KINDS = ("Image", "Audio", "Video", *DECODERS, "Pickle")
-
-
-def check_decoded(what: str, nbytes: int) -> None:
-    """Raise before something takes too much memory that may be meant to fill it."""
-    if nbytes > MOST_DECODED_BYTES:
-        raise DataFormatError(
-            f"{what} becomes more than {MOST_DECODED_BYTES:,} bytes once decoded. If it is trusted, decode it in a "
-            "function of your own, with map(fn), or fewer frames of it."
-        )
 
 
 def _content(value: Any, files: Files) -> Any:

@@ -1,5 +1,6 @@
 """Frames of videos at times that rows name: found by seeking, exact by presentation time, from torchcodec or PyAV."""
 
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import numpy as np
 
 from midepoch._common.checks import check_integer, count, log_once
 from midepoch.errors import DataFormatError, SchemaMismatchError, needs
-from midepoch.values.media import VIDEO_FORMATS, check_decoded, opened_bytes
 
 ROUNDING = 1e-3
 """A time that is fewer seconds before a frame means that frame: times are often stored with 32 bits."""
@@ -24,6 +24,12 @@ MANY = 16
 """torchcodec, which reads a whole file before its first frame, is the faster one for this many frames or more."""
 HEAD = 4096
 """More than FFmpeg looks at to recognise a container that begins with its mark."""
+
+
+VIDEO_FORMATS = "asf,avi,flv,gif,h264,hevc,matroska,mov,mp4,mpeg,mpegts,mpegvideo,ogg,webm"
+"""What bytes are decoded as videos. FFmpeg knows playlists too, which open other files."""
+MOST_DECODED_BYTES = 4 << 30
+"""What a recording or the frames of a video may take in memory. Pillow has a limit of its own for images."""
 
 
 class OpenedFiles(Protocol):
@@ -87,10 +93,27 @@ class DecodeVideo:
         return {"video": list(self.columns), "at": self.at, "frames": self.frames}
 
 
+def opened_bytes(value: Any) -> io.BytesIO:
+    """A file of bytes. Raises if the value is anything else."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return io.BytesIO(value)
+    raise TypeError(f"Expected bytes, a path, or a dict with 'bytes' or 'path', got {type(value).__name__}.")
+
+
+def check_decoded(what: str, nbytes: int) -> None:
+    """Raise before something takes too much memory that may be meant to fill it."""
+    if nbytes > MOST_DECODED_BYTES:
+        raise DataFormatError(
+            f"{what} becomes more than {MOST_DECODED_BYTES:,} bytes once decoded. If it is trusted, decode it in a "
+            "function of your own, with map(fn), or fewer frames of it."
+        )
+
+
 def frames_of(file: Any, *, times: Sequence[float] | None = None, numbers: Sequence[int] | int | None = None) -> Any:
     """The frames of a video that are shown at ``times`` in seconds, or that have these ``numbers``, as RGB bytes.
 
     An integer for ``numbers`` is how many evenly spaced frames to take. The same frame may be asked for several times.
+    Without both, these are all frames.
     """
     times = None if times is None else [float(time) for time in times]
     if times is not None and not all(map(math.isfinite, times)):
@@ -105,7 +128,8 @@ def frames_of(file: Any, *, times: Sequence[float] | None = None, numbers: Seque
                 raise DataFormatError("The file has no video in it. Correct its name, or leave out the row.")
             return PyavFrames(container).take(times, numbers)
     meta = decoder.metadata
-    check_decoded("The video", _length(times, numbers) * 3 * meta.width * meta.height)
+    wanted = meta.num_frames if times is None and numbers is None else _length(times, numbers)
+    check_decoded("The video", wanted * 3 * meta.width * meta.height)
     if times is None:
         chosen = _numbers(numbers, meta.num_frames)
         return decoder.get_frames_at(chosen).data.numpy() if chosen else _none(meta)
@@ -129,19 +153,33 @@ class PyavFrames:
 
     def take(self, times: Sequence[float] | None, numbers: Sequence[int] | int | None) -> Any:
         """The frames at these times, or with these numbers."""
-        if times is None:
-            stamps = sorted(packet.pts for packet in self._container.demux(self._stream) if packet.pts is not None)
-            ticks = [stamps[number] for number in _numbers(numbers, len(stamps))]
-        else:
+        if times is not None:
             ticks = [math.floor((time + ROUNDING) / self._base) for time in times]
+            return self._stacked(
+                ticks, ((tick, self._at(tick, times[ticks.index(tick)])) for tick in sorted(set(ticks)))
+            )
+        stamps, untimed = list[int](), list[Any]()
+        for packet in self._container.demux(self._stream):
+            stamps += [] if packet.pts is None else [packet.pts]
+            untimed += [packet] if packet.pts is None else []
+        if stamps:
+            stamps.sort()
+            ticks = [stamps[number] for number in _numbers(numbers, len(stamps))]
+            return self._stacked(ticks, ((tick, self._at(tick, tick * self._base)) for tick in sorted(set(ticks))))
+        # A raw stream, whose frames have no times.
+        chosen = _numbers(numbers, sum(packet.size > 0 for packet in untimed))
+        frames = enumerate(frame for packet in untimed for frame in packet.decode())
+        return self._stacked(chosen, ((number, frame) for number, frame in frames if number in chosen))
+
+    def _stacked(self, wanted: Sequence[int], frames: Iterator[tuple[int, Any]]) -> Any:
+        """The wanted ones of numbered frames. The last is repeated where frames at the end are missing."""
         kept: dict[int, Any] = {}
         nbytes = 0
-        for tick in sorted(set(ticks)):
-            frame = self._at(tick, tick * self._base if times is None else times[ticks.index(tick)])
+        for number, frame in frames:
             nbytes += 3 * frame.width * frame.height
             check_decoded("The video", nbytes)
-            kept[tick] = frame.to_ndarray(format="rgb24")
-        return np.stack([kept[tick] for tick in ticks]) if ticks else _none(self._stream)
+            kept[number] = frame.to_ndarray(format="rgb24")
+        return np.stack([kept[min(number, max(kept))] for number in wanted]) if kept else _none(self._stream)
 
     def _at(self, tick: int, time: float) -> Any:
         """The frame that is shown at a time, given in two units. Times that follow each other must rise."""
@@ -194,7 +232,7 @@ def _numbers(numbers: Sequence[int] | int | None, total: int) -> list[int]:
         raise DataFormatError("The video has no frames. Restore the file, or leave its rows out.")
     if isinstance(numbers, int):
         return [int(one) for one in np.linspace(0, total - 1, numbers).round()]
-    chosen = [int(one) for one in numbers or ()]
+    chosen = [int(one) for one in (range(total) if numbers is None else numbers)]
     for number in chosen:
         if not 0 <= number < total:
             raise DataFormatError(
@@ -205,7 +243,11 @@ def _numbers(numbers: Sequence[int] | int | None, total: int) -> list[int]:
 
 
 def _length(times: Sequence[float] | None, numbers: Sequence[int] | int | None) -> int:
-    return numbers if isinstance(numbers, int) else len(numbers if times is None else times)  # type: ignore[arg-type]
+    """How many frames are asked for; at least ``MANY`` if these are all."""
+    if isinstance(numbers, int):
+        return numbers
+    chosen = numbers if times is None else times
+    return MANY if chosen is None else len(chosen)
 
 
 def _none(video: Any) -> Any:

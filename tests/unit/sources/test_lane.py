@@ -163,8 +163,8 @@ def test_ranges_are_as_few_as_possible_and_hold_the_numbers(numbers):
 @pytest.mark.parametrize(
     ("ranges", "message"),
     [
-        ((((0, 4),),), "names file number 3, but there are 3 files"),
-        ((((0, 2),), ((1, 3),)), "names file number 1 twice"),
+        ((((0, 4),),), "names more files than there are, of 3 files"),
+        ((((0, 2),), ((1, 3),)), "names a file twice"),
     ],
 )
 def test_a_damaged_state_raises_and_names_the_file(ranges, message):

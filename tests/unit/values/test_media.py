@@ -15,9 +15,9 @@ import soundfile
 import midepoch as me
 from media import film
 from midepoch.storage.named_files import NamedFiles
-from midepoch.values import media as media_module
+from midepoch.values import video as video_module
 from midepoch.values.features import Feature
-from midepoch.values.media import decoded, image, video
+from midepoch.values.media import decoded, image
 
 SIZE = (5, 3)
 
@@ -207,13 +207,17 @@ def test_a_missing_library_raises_with_the_install_command(saved, monkeypatch, m
         next(iter(opened(saved).decode(column)))
 
 
+def video(value, frames=None):
+    return video_module.frames_of(video_module.opened_bytes(value), numbers=frames)
+
+
 def greys(frames):
     return (frames.mean((1, 2, 3)) / 20).round().astype(int).tolist()
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.h264"])
 def test_all_frames_of_a_video_and_some_of_them(tmp_path, name):
-    path = film(tmp_path / name)
+    path = film(tmp_path / name, codec="libx264" if name == "a.h264" else "mpeg4")
     for value in (path.read_bytes(), memoryview(path.read_bytes())):
         frames = video(value)
         assert (frames.shape, frames.dtype) == ((10, 16, 32, 3), np.uint8)
@@ -236,7 +240,7 @@ def test_a_video_that_becomes_too_large_is_refused_before_all_frames_are_decoded
     content = film(tmp_path / "a.mp4").read_bytes()
     size = video(content).nbytes
     few = video(content, frames=2)
-    monkeypatch.setattr(media_module, "MOST_DECODED_BYTES", size - 1)
+    monkeypatch.setattr(video_module, "MOST_DECODED_BYTES", size - 1)
     with pytest.raises(me.DataFormatError, match="The video becomes more than"):
         video(content)
     assert (video(content, frames=2) == few).all()
