@@ -113,11 +113,6 @@ class Survey:
         """True if the rows' lengths are known."""
         return self._lengths is not None
 
-    @property
-    def kept_rows(self) -> int:
-        """The number of rows that the filters keep."""
-        return int(self._kept_before_cells[-1]) if self.has_kept else self.rows
-
     def kept(self, rows: I64) -> Mask:
         """For each of these rows, whether the filters keep it."""
         if self._kept is None:

@@ -42,7 +42,7 @@ def test_a_survey_says_of_each_row_what_its_unit_said(tmp_path_factory, rows, cu
         patch.setattr(module, "PAGE_ROWS", 16)
         kept, lengths = random_rows(rows, seed)
         survey = made(tmp_path_factory.mktemp("survey"), kept, lengths, cuts)
-        assert (survey.rows, survey.kept_rows) == (rows, kept.sum())
+        assert (survey.rows, *survey.kept_before(np.array([rows]))) == (rows, kept.sum())
         chosen = np.random.default_rng(seed).integers(0, max(1, rows), 50 if rows else 0)
         assert survey.kept(chosen).tolist() == kept[chosen].tolist()
         assert survey.lengths(chosen).tolist() == lengths[chosen].tolist()
@@ -56,7 +56,6 @@ def test_without_filters_all_rows_are_kept(tmp_path):
     assert not survey.has_kept
     assert survey.kept(np.array([2, 0])).tolist() == [True, True]
     assert survey.kept_before(np.array([0, 2, 3])).tolist() == [0, 2, 3]
-    assert survey.kept_rows == 3
 
 
 def test_without_pack_there_are_no_lengths(tmp_path):
@@ -161,7 +160,7 @@ def test_kept_rows_of_pages_of_real_size_are_found_by_their_number(tmp_path):
     kept, _ = random_rows(3 * module.PAGE_ROWS + 5)
     kept[module.PAGE_ROWS - 700 : module.PAGE_ROWS + 1400] = False  # cells without kept rows, over a border of pages
     survey = made(tmp_path, kept, None)
-    numbers = np.arange(survey.kept_rows)
+    numbers = np.arange(*survey.kept_before(np.array([survey.rows])))
     assert (survey.kept_at(numbers) == np.flatnonzero(kept)).all()
     chosen = np.random.default_rng(1).permutation(numbers)[:20_000]
     assert (survey.kept_at(chosen) == np.flatnonzero(kept)[chosen]).all()

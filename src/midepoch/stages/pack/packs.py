@@ -191,6 +191,9 @@ class Planned(NamedTuple):
 class PlannedPacks(Groups):
     """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
 
+    _checked_inputs: int | None = None
+    """How many inputs of its first group a check in the cursor is of; None for all."""
+
     def __init__(self, inputs: CountedItems, stage: PackStage, own_numbers: Cursor, context: Context) -> None:
         super().__init__(inputs, stage.group_size if stage.makes_windows else CHUNK, own_numbers)
         self.batched, self.members = stage.makes_batches, stage.spec.length if stage.makes_batches else 1
@@ -235,14 +238,11 @@ class PlannedPacks(Groups):
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
         for check in self._own_numbers[1:]:
-            compare_check(check, self._inputs.keys(self._checked_inputs()), self._spec.number, self._context)
+            checked = self._inputs.keys(self._members(0)[: self._checked_inputs])
+            compare_check(check, checked, self._spec.number, self._context)
         begun: deque[tuple[Planned, I64]] = deque()
         flow = self._inputs.flow(opened, self._documents(wanted, begun))
         return self._stage.flow_of(self._read(flow, begun), flow)
-
-    @abstractmethod
-    def _checked_inputs(self) -> I64:
-        """The inputs that a check in the cursor is of."""
 
     def _documents(self, wanted: Wanted, begun: deque[tuple[Planned, I64]]) -> Iterator[I64]:
         """The documents of the wanted packs. Each plan is noted with its documents, which rise.

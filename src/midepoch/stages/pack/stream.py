@@ -56,21 +56,18 @@ class PlannedStream(PlannedPacks):
     What ``Groups`` counts are tokens: those of many documents at a time, when they are needed.
     """
 
-    _last: tuple[int, I64] = (-1, np.empty(0, np.int64))
+    _checked_inputs = 1
+    _last: tuple[int, I64, I64] = (-1, np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def _sizes(self, chunk: int) -> I64:
-        """The tokens that each document of a chunk adds to the stream."""
+    def _chunk(self, chunk: int) -> tuple[I64, I64]:
+        """The tokens that each document of a chunk adds to the stream, and the number of the token after its last."""
         if self._last[0] != chunk:
-            self._last = chunk, self._stage.sizes(self._lengths_of(self._members(chunk)))
-        return self._last[1]
-
-    def _sizes_and_ends(self, chunk: int) -> tuple[I64, I64]:
-        """The same with the number of the token after the last one of each document."""
-        sizes = self._sizes(chunk)
-        return sizes, np.cumsum(sizes) + self._before(chunk)
+            sizes = self._stage.sizes(self._lengths_of(self._members(chunk)))
+            self._last = chunk, sizes, np.cumsum(sizes) + self._before(chunk)
+        return self._last[1:]
 
     def _outputs(self, group: int) -> int:
-        return int(self._sizes(group).sum())
+        return int(self._chunk(group)[0].sum())
 
     def has(self, number: int) -> bool:
         return super().has(number * self._spec.length)
@@ -84,7 +81,7 @@ class PlannedStream(PlannedPacks):
         self.has(items)
         end = min(self._delivered + items * self._spec.length, self._ends[-1])
         chunk = bisect_left(self._ends, end)
-        sizes, ends = self._sizes_and_ends(chunk)
+        sizes, ends = self._chunk(chunk)
         inside = int(np.searchsorted(ends, end, "left"))
         is_whole = ends[inside] == end
         tokens = 0 if is_whole else end - int(ends[inside] - sizes[inside])
@@ -96,9 +93,6 @@ class PlannedStream(PlannedPacks):
 
     def _packs_before(self, documents: int, delivered: int, tokens: int) -> int:
         return -(-tokens // self._spec.length)
-
-    def _checked_inputs(self) -> I64:
-        return np.array([0])
 
     def _plans(self, numbers: I64) -> Iterator[Planned]:
         for begin in range(0, len(numbers), PACKS_AT_ONCE):
@@ -113,7 +107,7 @@ class PlannedStream(PlannedPacks):
         stops = np.minimum(starts + self._spec.length, self._ends[-1])
         documents, all_sizes, all_ends = [], [], []
         for chunk in range(bisect_right(self._ends, starts[0]), bisect_left(self._ends, stops[-1]) + 1):
-            sizes, ends = self._sizes_and_ends(chunk)
+            sizes, ends = self._chunk(chunk)
             begins = ends - sizes
             # A document with tokens is needed if the first pack that stops after its begin starts before its end.
             pack = np.searchsorted(stops, begins, "right")
@@ -129,7 +123,7 @@ class PlannedStream(PlannedPacks):
         for number in inputs.tolist():
             chunk, inside = divmod(number, self._size)
             self._counted_until(chunk)
-            sizes, ends = self._sizes_and_ends(chunk)
+            sizes, ends = self._chunk(chunk)
             end = int(ends[inside]) - self._delivered
             first = max(0, end - int(sizes[inside]))
             found.append(np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0))

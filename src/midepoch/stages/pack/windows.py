@@ -99,9 +99,6 @@ class PlannedWindows(PlannedPacks):
         self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
         return super().flow(opened, wanted)
 
-    def _checked_inputs(self) -> I64:
-        return self._members(0)
-
     def _plans(self, numbers: I64) -> Iterator[Planned]:
         """For each window of these packs, those that it has. Windows are asked for in order."""
         for group, in_group in self._by_group(numbers):
