@@ -40,6 +40,7 @@ EXAMPLES = {
     "transformers_resume": of_framework("transformers"),
     "huggingface_loop": Example(96, 36, 4, STARTS, HUGGING_FACE),
     "huggingface_stateful": Example(96, 36, 4, STARTS, HUGGING_FACE, [0, 2, 2, 4, 1, 0]),
+    "text_to_tokens": Example(380, 40, 4, [6, 27, None], "tokenizers", [0, 2, 1, 0], "steps.jsonl"),
     "multimodal": Example(94, 30, 4, [6, 15, None], "", [0, 2, 3, 1], "steps.jsonl"),  # two of 96 are broken
     "vision": Example(90, 30, 4, [6, 15, None], "", [0, 2, 1, 3], "steps.jsonl", "paths"),
 }
