@@ -319,3 +319,29 @@ def test_progress_prints_tokens_and_is_still_three_numbers(folders):
     endless = me.Loader(me.mix([me.read(folders / "arrow" / "web")], stop="never"))
     next(iter(endless))
     assert str(endless.progress()) == "epoch 0, 1 step, 0 tokens"
+
+
+def test_balanced_ranks_know_the_tokens_of_all(folders):
+    dataset = packed(me.read(folders / "arrow" / "web").shuffle(2), "balanced").lanes(3)
+    loaders = [
+        me.Loader(dataset.shard(2, rank), global_batch_size=4, micro_batch_size=1, balance="cost", even="drop")
+        for rank in range(2)
+    ]
+    tokens = steps = 0
+    for batches in zip(*loaders, strict=True):
+        tokens, steps = tokens + sum(int(batch["cu_seqlens"][0][-1]) for batch in batches), steps + 1
+        assert [loader.metrics()["tokens"] for loader in loaders] == [tokens] * 2
+    assert steps > 4
+
+
+def test_the_column_of_a_mixture_has_its_tokens_and_each_epoch_its_own(tmp_path):
+    table = pa.table({"tokens": pa.array([[row] * (row % 5) for row in range(ROWS)], pa.list_(pa.int32()))})
+    with pa.ipc.new_file(tmp_path / "0.arrow", table.schema) as writer:
+        writer.write_table(table)
+    mixture = me.mix({"web": me.read(tmp_path).shuffle(1)}, by="tokens", column="tokens").repeat(2)
+    loader, counts = me.Loader(mixture, batch_size=ROWS // 2, collate_fn=list), []
+    for batch in loader:
+        counts.append((loader.metrics()["tokens_web"], sum(len(row["tokens"]) for row in batch)))
+    (one, first), (both, second), (again, third), (_, _) = counts
+    assert (one, both, again) == (first, first + second, third)
+    assert loader.metrics()["tokens_per_second"] > 0
