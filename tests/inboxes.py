@@ -7,16 +7,16 @@ from midepoch.workers.interface import Message
 from midepoch.workers.pool import Inbox
 
 
-class ChunkInbox(Inbox):
-    """Chunks come one by one: when ``arrived`` says so, or when they are waited for."""
+class PartInbox(Inbox):
+    """Turns come part by part: when ``arrived`` says so, or when they are waited for."""
 
-    def __init__(self, chunks, arrived=lambda: True):
+    def __init__(self, parts, arrived=lambda: True):
         pool, progress = (
             SimpleNamespace(worker=lambda _: self, step=1),
             SimpleNamespace(of_workers=Tally(), turns_taken=0),
         )
         super().__init__(pool, 0, progress, timeout=0)
-        self._coming, self._arrived = iter([*(Message([chunk]) for chunk in chunks), Message(is_last=True)]), arrived
+        self._coming, self._has_arrived = iter([*map(Message, parts), Message(is_last=True)]), arrived
 
     def receive(self, seconds):
-        return next(self._coming) if seconds or self._arrived() else None
+        return next(self._coming) if seconds or self._has_arrived() else None

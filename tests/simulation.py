@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from midepoch.checkpoint.lanes import LanePosition, lane_cuts
 from midepoch.checkpoint.state import LanePositions, State
-from midepoch.delivery.passes import EMPTY, Turns
+from midepoch.delivery.turns import Turns
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.source import AdoptedCheckpoint, EpochCut, ReadCounts
 from midepoch.stages.batch import Batch
@@ -238,9 +238,16 @@ class Simulation:
             ready = [[item for _, item in lane if item is not None] for lane in lanes]
             count = min([rounds, *(len(lane) for lane in ready if lane)]) if rounds else 1
             items = [item for _, item in turns[begin : begin + (count * period if rounds else 1)]]
-            cursors = [[cursor_after(item) for item in items[slot :: len(lanes)] if item] for slot in range(len(lanes))]
-            yield Turns([EMPTY if item is None else item for item in items], cursors)
+            yield turns_of(items)
             begin += len(items)
+
+
+def turns_of(items: Sequence[Item | None], hashes: Sequence[int] | None = None) -> Turns:
+    """A turn of each item, or an empty one of None."""
+    places = np.array([place for place, item in enumerate(items) if item is not None], np.int64)
+    having = [item for item in items if item is not None]
+    of_items = None if hashes is None else np.array(hashes, np.uint64)
+    return Turns(having, [*map(cursor_after, having)], of_items, len(items) - len(having), places)
 
 
 @st.composite

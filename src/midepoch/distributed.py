@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset
-from midepoch.delivery.passes import EMPTY
 from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError, needs
 from midepoch.loader import Loader
@@ -158,7 +157,7 @@ def epoch_is_over(loader: Loader) -> bool:
         left = 1  # the epoch has not begun
     elif left is None:
         turns = take_turns(loader.plan.begin(state))
-        left = any(item is not EMPTY for one in turns for item in one.items)
+        left = any(len(one.items) for one in turns)
     return not _any_rank(bool(left))
 
 

@@ -31,12 +31,13 @@ from midepoch.dataset import Dataset, plan_of, position_of
 from midepoch.dataset.dataset import Item, Made, Row, Table
 from midepoch.delivery.agreement import check_ranks_agree
 from midepoch.delivery.metrics import Meter
-from midepoch.delivery.passes import Pass, PassIterator, Progress, Turns
+from midepoch.delivery.passes import Pass, PassIterator, Progress
 from midepoch.delivery.plan import Even, Plan, check_shard, describe_plan
 from midepoch.delivery.position import Position
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.session import Session
 from midepoch.delivery.trace import EpochProgress, check_digest, digest_of, epoch_progress, find, trace
+from midepoch.delivery.turns import Turns
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.pipeline.surveyed import is_packed
 from midepoch.stages.batch import Batch, Collate

@@ -16,15 +16,15 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import check_integer, count
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
 from midepoch.dataset import Dataset, plan_of
-from midepoch.delivery.passes import EMPTY, Progress, Turns
-from midepoch.delivery.reader import one_by_one, take_turns
+from midepoch.delivery.passes import Progress
+from midepoch.delivery.reader import take_turns
+from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.resume_check import check_resume as check_resume
 
 Layout = tuple[int, int]
@@ -137,7 +137,7 @@ def _interleaved(workers: Sequence[Iterator[Turns]], *, until_first_ends: bool) 
             alive[number] = turn is not None
             if turn is None and until_first_ends:
                 return
-            yield turn or Turns((EMPTY,), ((),), np.zeros(1, np.uint64))
+            yield turn or Turns((), empty=1)
 
 
 def _fresh(dataset: Dataset, epoch: int) -> Dataset:

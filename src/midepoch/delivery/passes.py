@@ -2,18 +2,17 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from itertools import chain
 from operator import length_hint
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 from midepoch._common.checks import cached_property
-from midepoch._common.hashing import U64
 from midepoch._common.world import torch_worker
 from midepoch.checkpoint.digest import WORD
 from midepoch.checkpoint.lanes import Cursor
@@ -21,6 +20,7 @@ from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.metrics import Reading, Tally
 from midepoch.delivery.session import AnySession, Session
 from midepoch.delivery.tokens import EpochAmounts
+from midepoch.delivery.turns import NO_TURNS, Turns
 from midepoch.errors import MidepochError, StaleIteratorError
 
 if TYPE_CHECKING:
@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     from midepoch.delivery.position import Position
 
 Item = TypeVar("Item")
-
-
-class Turns(NamedTuple):
-    """Consecutive turns of a reader, which go round some lanes."""
-
-    items: Sequence[Any]
-    """The item of each turn; ``EMPTY`` if the lane has run out."""
-    cursors: Sequence[Sequence[Sequence[int]]]
-    """For each of these lanes, the cursors after its items; none if the lane has run out, or items are counted."""
-    hashes: U64 | None = None
-    """What each item adds to a digest, if one is kept; 0 if the lane has run out."""
-
-
-EMPTY = object()
 
 
 class Progress:
@@ -63,7 +49,7 @@ class Progress:
         self.of_workers = Tally()
         """What making the items has taken in worker processes."""
         self.repeated = 0
-        self._current: Turns | None = None
+        self._current = NO_TURNS
         self._remaining: Iterator[Any] = iter(())
         self._turns_before_current, self._sum_before_current = turns, own_sum
 
@@ -114,14 +100,14 @@ class Progress:
 
     @property
     def turns_taken(self) -> int:
-        """The number of turns, empty ones included."""
-        return self._turns_before_current + self._turns_of_current
+        """The number of turns up to the last that had an item, empty ones included."""
+        current, items = self._handed_over()
+        return self._turns_before_current + current.turns_until(items)
 
-    @property
-    def _turns_of_current(self) -> int:
-        """The number of turns taken of the current ``Turns``: the items that its iterator has handed over."""
+    def _handed_over(self) -> tuple[Turns, int]:
+        """The current ``Turns``, and the number of their items that the iterator has handed over."""
         current = self._current  # once: another thread may iterate over the same object
-        return 0 if current is None else len(current.items) - length_hint(self._remaining)
+        return current, len(current.items) - length_hint(self._remaining)
 
     def follow(self, all_turns: Iterable[Turns]) -> Iterator[Iterable[Any]]:
         """Hand over the items of this reader's turns, many at a time. Each iterable must be used up before the next.
@@ -130,40 +116,35 @@ class Progress:
         """
         for turns in all_turns:
             self._current, self._remaining = turns, iter(turns.items)
-            if all(map(len, turns.cursors)):
+            if len(turns.items):
                 yield self._remaining
-            else:
-                yield (item for item in self._remaining if item is not EMPTY)
             self._finish_current()
             del turns  # so that the next rows are made in the memory of these, which is still in the cache
 
     def cut_off(self) -> None:
         """Hand over none of the items that are ready. Those that were handed over stay delivered."""
-        if self._current is None:
-            return
         items = self._current.items
         self._finish_current()
         if isinstance(items, list):
             items.clear()  # which ends the iterator that hands them over
 
     def _finish_current(self) -> None:
-        taken = self._settle()
-        self._sum_before_current += _sum_of_first(self._current, taken)
-        self._turns_before_current, self._current = self._turns_before_current + taken, None
+        self._settle()
+        current, items = self._handed_over()
+        taken = current.number if items == len(current.items) else current.turns_until(items)
+        self._sum_before_current = self.own_sum
+        self._turns_before_current += taken
+        self._current, self._remaining = NO_TURNS, iter(())
 
-    def _settle(self) -> int:
-        """The number of turns that are taken of the current ones."""
-        return self._turns_of_current
+    def _settle(self) -> None:
+        """Take note of the items handed over of the current turns."""
 
     @property
     def own_sum(self) -> int:
         """The sum of the hashes of what this reader delivered, if a digest is kept."""
-        return (self._sum_before_current + _sum_of_first(self._current, self._turns_of_current)) % WORD
-
-
-def _sum_of_first(turns: Turns | None, taken: int) -> int:
-    """What the first of some turns add to a digest, if one is kept."""
-    return 0 if turns is None or turns.hashes is None else int(turns.hashes[:taken].sum(dtype=np.uint64))
+        current, items = self._handed_over()
+        own = 0 if current.hashes is None else int(current.hashes[:items].sum(dtype=np.uint64))
+        return (self._sum_before_current + own) % WORD
 
 
 class Pass:

@@ -1,26 +1,27 @@
 """Reading: this process takes a reader's turns at its lanes."""
 
 from collections import defaultdict, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from itertools import chain
+from functools import partial
 from math import gcd
 from typing import Any
 
 import numpy as np
 
 from midepoch._common.checks import count, log_once
-from midepoch._common.hashing import I64, U64
+from midepoch._common.hashing import I64
 from midepoch._common.jobs import FUNCTIONS
-from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
-from midepoch.delivery.passes import EMPTY, Progress, Turns
+from midepoch.checkpoint.lanes import LaneAssignment, LanePosition
+from midepoch.delivery.passes import Progress
 from midepoch.delivery.rounds import NO_END, Run
-from midepoch.delivery.uncounted import ReportedProgress
-from midepoch.pipeline.pipeline import Pipeline
+from midepoch.delivery.session import AnySession
+from midepoch.delivery.turns import NO_TURNS, Turns, round_robin
+from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from midepoch.sources.source import OpenSource
 from midepoch.stages.counted import hashes_of
-from midepoch.stages.flow import Flow, ItemRun
-from midepoch.values.rows import RowItems, RowRounds
+from midepoch.stages.flow import Flow
+from midepoch.values.rows import RowItems
 
 
 def take_turns(
@@ -31,28 +32,37 @@ def take_turns(
     If several processes share a reader's turns, each takes the turn ``first`` and then every ``step``-th. Then nothing
     is made for others, if the pipeline is counted. With ``deferred``, items that are rows of files may be ``RowItems``.
     """
+    session = progress.session
     if isinstance(progress, ReportedProgress):
-        return _timed(
-            _uncounted_turns(progress, _places(progress, first, step), readers=step, warns=first == 0), progress
-        )
-    progress.session.lanes.deferred = deferred and progress.session.pipeline.uniform
-    turns = range(progress.turns_taken + first, NO_END, step)
-    return _timed(_counted_turns(progress, turns, warns=first == 0), progress)
+        make = partial(_uncounted_turns, session, _places(progress, first, step))
+    else:
+        session.lanes.deferred = deferred and session.pipeline.uniform
+        make = partial(_counted_turns, progress, range(progress.turns_taken + first, NO_END, step))
+    return _read(progress, make, readers=session.readers * step, warns=first == 0)
 
 
-def _timed(all_turns: Generator[Turns, None, None], progress: Progress) -> Generator[Turns, None, None]:
-    """The same turns. It is noted how long functions of the user took for them."""
-    with closing(all_turns):
-        while True:
-            before = FUNCTIONS.seconds
-            try:
-                turns = next(all_turns)
-            except StopIteration:
-                return
-            finally:
-                progress.reading.function_seconds += FUNCTIONS.seconds - before
-            yield turns
-            del turns  # so that the next items are made in their memory, which is still in the cache
+def _read(
+    progress: Progress, make: Callable[[OpenSource], Generator[Turns, None, None]], *, readers: int, warns: bool
+) -> Generator[Turns, None, None]:
+    """The turns that are made of what is opened here. It is noted how long functions of the user took for them."""
+    reading, lanes = progress.reading, len(progress.session.positions)
+    opened = reading.open(max(1, lanes // gcd(lanes, readers)))
+    if warns:
+        _warn_of_sharing(progress, opened, readers)
+    try:
+        with closing(make(opened)) as all_turns:
+            while True:
+                before = FUNCTIONS.seconds
+                try:
+                    turns = next(all_turns)
+                except StopIteration:
+                    return
+                finally:
+                    reading.function_seconds += FUNCTIONS.seconds - before
+                yield turns
+                del turns  # so that the next items are made in their memory, which is still in the cache
+    finally:
+        reading.close(opened)
 
 
 class Agenda:
@@ -94,25 +104,17 @@ class Agenda:
                 yield np.empty(0, np.int64)
 
 
-def _counted_turns(progress: Progress, turns: range, *, warns: bool) -> Generator[Turns, None, None]:
+def _counted_turns(progress: Progress, turns: range, opened: OpenSource) -> Generator[Turns, None, None]:
     """A reader's turns of a counted session. No item of another reader is made."""
-    session, reading = progress.session, progress.reading
+    session = progress.session
     agenda = Agenda(session.runs(progress.reader, turns), plans_ahead=session.plans_ahead)
-    lanes, readers = len(session.positions), session.readers * turns.step
-    opened = reading.open(max(1, lanes // gcd(lanes, readers)))
-    if warns and session.pipeline.uniform:
-        _warn_of_sharing(progress, opened, readers)
     read: dict[int, ReadLane] = {}
-    try:
-        while (found := agenda.next_turns()) is not None:
-            for lane in found[0]:
-                if lane not in read:
-                    read[lane] = ReadLane(session.lane_items(lane).flow(opened, agenda.wanted(lane)))
-            for items, _, keys in _in_turn([read[lane] for lane in found[0]], found[1]):
-                yield Turns(items, (), _hashes(session.pipeline, items, keys))
-                del items
-    finally:
-        reading.close(opened)
+    while (found := agenda.next_turns()) is not None:
+        lanes, number = found
+        for lane in lanes:
+            if lane not in read:
+                read[lane] = ReadLane(session, session.lane_items(lane).flow(opened, agenda.wanted(lane)))
+        yield from _in_turn([read[lane] for lane in lanes], number)
 
 
 Place = tuple[int, LanePosition, int, int]
@@ -132,42 +134,21 @@ def _places(progress: ReportedProgress, first: int, step: int) -> list[Place]:
 
 
 def _uncounted_turns(
-    progress: ReportedProgress, places: list[Place], *, readers: int, warns: bool
+    session: UncountedSession, places: list[Place], opened: OpenSource
 ) -> Generator[Turns, None, None]:
     """A reader's turns of a session that is not counted. Items of others who share a lane are made and passed over."""
-    session, reading = progress.session, progress.reading
-    opened = reading.open(len(places))
-    if warns:
-        _warn_of_sharing(progress, opened, session.readers * readers)
-    try:
-        lanes = [ReadLane(session.lanes.open(opened, *place)) for place in places]
-        for items, cursors, keys in _in_turn(lanes, NO_END):
-            yield Turns(items, cursors, _hashes(session.pipeline, items, keys))
-            del items
-    finally:
-        reading.close(opened)
+    return _in_turn([ReadLane(session, session.lanes.open(opened, *place)) for place in places], NO_END)
 
 
-def _hashes(pipeline: Pipeline, items: Sequence[Any], keys: I64) -> U64 | None:
-    """What items with these keys add to a digest, if one is kept."""
-    if not pipeline.digest:
-        return None
-    hashes = hashes_of(keys, batched=pipeline.item_spec[1])
-    return hashes if keys.all() else np.where([item is EMPTY for item in items], np.uint64(0), hashes)
-
-
-def _in_turn(lanes: Sequence["ReadLane"], turns: int) -> Iterator[tuple[Any, Sequence[Any], I64]]:
-    """The items of turns that go round lanes, the cursors after those of each lane, and their keys, until all run out.
-
-    Many turns come at a time, unless items are made singly.
-    """
+def _in_turn(lanes: Sequence["ReadLane"], turns: int) -> Generator[Turns, None, None]:
+    """Turns that go round lanes, until all have run out. Many come at a time, unless items are made singly."""
     if any(lane.is_single for lane in lanes):
         for number in range(turns):
-            lane = lanes[number % len(lanes)]
-            items, cursors, keys = lane.take(1)
-            if lane.has_ended and all(other.has_ended for other in lanes):
+            taken = lanes[number % len(lanes)].take(1)
+            if taken.empty and all(lane.has_ended for lane in lanes):
                 return
-            yield items, (cursors,), keys
+            yield taken
+            del taken
         return
     while turns:
         here = lanes[:turns]
@@ -175,90 +156,50 @@ def _in_turn(lanes: Sequence["ReadLane"], turns: int) -> Iterator[tuple[Any, Seq
         if not ready:
             return
         rounds = min(turns // len(here), *ready)
-        runs = [lane.take(rounds) for lane in here]
-        turns -= rounds * len(here)
-        yield _round_robin(runs), [run.cursors for run in runs], _interleaved(runs)
-        del runs  # so that the next ones are made in their memory, which is still in the CPU cache
-
-
-def _round_robin(runs: Sequence[ItemRun]) -> Any:
-    """The items of lanes that have equally many, one of each lane in turn. Those of a single lane are not copied."""
-    of_lanes: list[Any] = [run.items for run in runs]
-    if len(of_lanes) == 1:
-        return of_lanes[0]
-    if all(isinstance(items, RowItems) for items in of_lanes):
-        return RowRounds(tuple(of_lanes))
-    return list(chain.from_iterable(zip(*of_lanes, strict=True)))
-
-
-def _interleaved(runs: Sequence[ItemRun]) -> I64:
-    return runs[0].keys if len(runs) == 1 else np.stack([run.keys for run in runs], axis=1).ravel()
+        taken = round_robin([lane.take(rounds) for lane in here])
+        turns -= taken.number
+        yield taken
+        del taken  # so that the next ones are made in their memory, which is still in the CPU cache
 
 
 class ReadLane:
     """The items of one lane as they are read, many at a time unless they are made singly."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, session: AnySession, flow: Flow) -> None:
         runs = flow.as_item_runs()
         self.is_single = runs is None
-        self._runs = _runs_of_one(flow) if runs is None else runs
-        self._run = NOTHING
+        self._runs: Iterator[Any] = flow.as_single_items() if runs is None else runs
+        self._counted, self._pipeline = session.counted, session.pipeline
+        self._waiting = NO_TURNS
         self.has_ended = False
         """True if it is known that the lane has run out."""
 
     def ready(self) -> int:
         """How many items can be taken at once; 0 if the lane has run out."""
-        while not len(self._run.keys) and not self.has_ended:
+        while not self._waiting.number and not self.has_ended:
             run = next(self._runs, None)
             self.has_ended = run is None
             if run is not None:
-                # a list can be emptied by an iterator that is out of date
-                self._run = run if isinstance(run.items, list | RowItems) else run._replace(items=list(run.items))
-        return len(self._run.keys)
+                self._waiting = self._turns(*run)
+        return self._waiting.number
 
-    def take(self, count: int) -> ItemRun:
-        """The next items, of which no more are taken than are ready. A lane that has run out has empty turns."""
+    def _turns(self, items: Any, cursors: Any, keys: Any) -> Turns:
+        """A run of items, or a single one, as turns."""
+        if self.is_single:
+            items, cursors, keys = [items], [cursors], np.array([keys], np.int64)
+        elif not isinstance(items, list | RowItems):  # a list can be emptied by an iterator that is out of date
+            items = list(items)
+        hashes = hashes_of(keys, batched=self._pipeline.item_spec[1]) if self._pipeline.digest else None
+        return Turns(items, () if self._counted else cursors, hashes)
+
+    def take(self, count: int) -> Turns:
+        """The next turns, of which no more are taken than are ready. A lane that has run out has empty turns."""
         if not self.ready():
-            return ItemRun([EMPTY] * count, NOTHING.cursors, np.zeros(count, np.int64))
-        run, self._run = self._run, NOTHING
-        if count < len(run.keys):
-            self._run = _cut(run, count, len(run.keys))
-        return run if count == len(run.keys) else _cut(run, 0, count)
-
-
-def _runs_of_one(flow: Flow) -> Iterator[ItemRun]:
-    """Items that are made singly."""
-    for item, cursor, key in flow.as_single_items():
-        yield ItemRun([item], (cursor,), np.array([key], np.int64))  # type: ignore[arg-type]
-
-
-NOTHING = ItemRun((), np.empty((0, 1), np.int64), np.empty(0, np.int64))
-
-
-def _cut(run: ItemRun, start: int, stop: int) -> ItemRun:
-    items: Any = run.items
-    items = items.slice(start, stop) if isinstance(items, RowItems) else items[start:stop]
-    return ItemRun(items, run.cursors[start:stop], run.keys[start:stop])
-
-
-def turn_by_turn(all_turns: Iterator[Turns]) -> Iterator[tuple[Cursor | None, Any]]:
-    """The cursor and the item of each turn; None if the turn is empty, and no numbers if cursors follow from counts."""
-    for items, cursors, _ in all_turns:
-        for number, item in enumerate(items):
-            if item is EMPTY:
-                yield None, None
-            elif not cursors:
-                yield (), item
-            else:
-                yield tuple(map(int, cursors[number % len(cursors)][number // len(cursors)])), item
-
-
-def one_by_one(all_turns: Iterable[Turns]) -> Iterator[Turns]:
-    """The same turns, each for itself."""
-    for turns in all_turns:
-        for number, (cursor, item) in enumerate(turn_by_turn(iter((turns,)))):
-            hashes = None if turns.hashes is None else turns.hashes[number : number + 1]
-            yield Turns((EMPTY,), ((),), hashes) if cursor is None else Turns([item], ((cursor,),), hashes)
+            return Turns((), empty=count)
+        waiting, self._waiting = self._waiting, NO_TURNS
+        if count < waiting.number:
+            self._waiting = waiting.cut(count, waiting.number)
+        return waiting.cut(0, count)
 
 
 def _warn_of_sharing(progress: Progress, opened: OpenSource, readers: int) -> None:
@@ -266,7 +207,8 @@ def _warn_of_sharing(progress: Progress, opened: OpenSource, readers: int) -> No
     session = progress.session
     lanes = len(session.positions)
     stride = readers // gcd(lanes, readers)
-    if stride > 1 and progress.reader == 0 and (opened.decodes or not session.pipeline.uniform):
+    costs = opened.decodes if session.pipeline.uniform else not session.counted
+    if stride > 1 and progress.reader == 0 and costs:
         log_once(
             f"{readers} readers share {count('lane', lanes)}, so {stride} of them process each lane and keep one item "
             f"in {stride}. To avoid that, let the number of readers (ranks × workers) divide the number of lanes; "

@@ -40,21 +40,10 @@ class ReportedProgress(Progress):
         turns = 0 if delivered is None else delivered.turns_taken
         super().__init__(session, reader, workers=workers, turns=turns, own_sum=own_sum)
         self.rotation = session.assignment.rotation(reader)
-        self.cursors: list[Cursor] = [session.positions[lane].cursor for lane in self.rotation]
-        self._limits: list[int | None] = [None] * len(self.rotation)
-        """For each slot, the number of items that the reader takes of its lane; None while that is unknown."""
-        if delivered is not None:
-            self._restore(delivered)
-
-    def _restore(self, delivered: ReaderProgress) -> None:
-        """Take over the cursors. A lane with fewer items than turns has run out."""
-        assignment = self.session.assignment
-        deliveries = {lane: (end, cursor) for lane, end, cursor in delivered.deliveries}
-        for slot, lane in enumerate(self.rotation):
-            end, self.cursors[slot] = deliveries.get(lane, (0, self.cursors[slot]))
-            items = len(range(assignment.phase(self.reader, slot), end, assignment.stride))
-            if items < assignment.turns_at(slot, delivered.turns_taken):
-                self._limits[slot] = items
+        known = {} if delivered is None else {lane: (end, cursor) for lane, end, cursor in delivered.deliveries}
+        self._delivered = [known.get(lane, (0, session.positions[lane].cursor)) for lane in self.rotation]
+        """For each slot, one more than the last ordinal handed over of its lane, or 0, and the lane's cursor there."""
+        self._settled = 0  # how many items of the current turns are in it
 
     @property
     def has_rows(self) -> bool:  # type: ignore[override]
@@ -65,67 +54,69 @@ class ReportedProgress(Progress):
         for lane, cursor in zip(self.rotation, self.cursors, strict=True):
             self.session.check_cursor(lane, cursor)
 
+    @property
+    def cursors(self) -> list[Cursor]:
+        """The cursors of this reader's lanes."""
+        self._settle()
+        return [cursor for _, cursor in self._delivered]
+
     def reader_progress(self) -> ReaderProgress:
         self._settle()
-        ends = ((lane, self.end(slot), self.cursors[slot]) for slot, lane in enumerate(self.rotation))
+        deliveries = zip(self.rotation, self._delivered, strict=True)
         return ReaderProgress(
             readers=self.session.readers,
             reader=self.reader,
             turns_taken=self.turns_taken,
-            deliveries=tuple((lane, end, cursor) for lane, end, cursor in ends if end),
+            deliveries=tuple((lane, end, cursor) for lane, (end, cursor) in deliveries if end),
         )
 
-    def _settle(self) -> int:
-        """Move the cursors to the turns that are taken. Returns how many of the current ones are."""
-        taken = self._turns_of_current
-        if self._current is None:
-            return taken
-        cursors = self._current.cursors
-        for turn in range(max(0, taken - len(cursors)), taken):  # in their order: several may be at one lane
-            place, number = divmod(turn, len(cursors))
-            slot = (self._turns_before_current + turn) % len(self.rotation)
-            if len(cursors[number]):
-                self.cursors[slot] = tuple(map(int, cursors[number][place]))
-            elif self._limits[slot] is None:
-                self._limits[slot] = self.session.assignment.turns_at(slot, self._turns_before_current + number)
-        return taken
+    def _settle(self) -> None:
+        """Move the cursors to the items that were handed over."""
+        current, items = self._handed_over()
+        period, assignment = len(self.rotation), self.session.assignment
+        # If every turn has an item, the last round has the last item of each lane.
+        first = max(self._settled, items - period) if current.places is None else self._settled
+        for item in range(first, items):
+            turns, slot = divmod(self._turns_before_current + current.turns_until(item + 1) - 1, period)
+            end = assignment.phase(self.reader, slot) + assignment.stride * turns + 1
+            self._delivered[slot] = end, tuple(map(int, current.cursors[item]))
+        self._settled = items
+
+    def _finish_current(self) -> None:
+        super()._finish_current()
+        self._settled = 0
 
     def upcoming(self) -> tuple[int, Cursor] | None:
-        self._settle()
+        cursors = self.cursors
         assignment = self.session.assignment
         # That a lane ends early is learned by reading only, and only a partial state stores it. The answer
         # must be the same before a state is saved and after it is loaded.
-        limits_are_kept = assignment.readers > 1
+        ends_are_kept = assignment.readers > 1
         for turns_taken in range(self.turns_taken, self.turns_taken + len(self.rotation)):
             slot = turns_taken % len(self.rotation)
-            lane, items = self.rotation[slot], assignment.turns_at(slot, turns_taken)
-            cursor = self.cursors[slot]
-            limit = self._limits[slot] if limits_are_kept else None
-            if cursor[0] < self.session.lanes.size(lane) and (limit is None or items < limit):
-                return lane, cursor
+            lane, has_ended = self.rotation[slot], self._items_of(slot) < assignment.turns_at(slot, turns_taken)
+            if cursors[slot][0] < self.session.lanes.size(lane) and not (ends_are_kept and has_ended):
+                return lane, cursors[slot]
         return None
 
-    def _delivered(self, slot: int) -> int:
-        """The number of items handed over of the lane at a slot."""
+    def _items_of(self, slot: int) -> int:
+        """The number of items handed over of the lane at a slot. It is that of its turns, until the lane runs out."""
         self._settle()
-        turns, limit = self.session.assignment.turns_at(slot, self.turns_taken), self._limits[slot]
-        return turns if limit is None else min(turns, limit)
-
-    def end(self, slot: int) -> int:
-        """One more than the last ordinal handed over of the lane at a slot, or 0."""
-        assignment, delivered = self.session.assignment, self._delivered(slot)
-        return assignment.phase(self.reader, slot) + assignment.stride * (delivered - 1) + 1 if delivered else 0
+        assignment = self.session.assignment
+        return len(range(assignment.phase(self.reader, slot), self._delivered[slot][0], assignment.stride))
 
     def position(self, slot: int) -> tuple[LanePosition, int]:
         """Where the lane at a slot is, and how many of its items come before the next that this reader takes."""
-        assignment, position, end = self.session.assignment, self.session.positions[self.rotation[slot]], self.end(slot)
+        self._settle()
+        assignment, position = self.session.assignment, self.session.positions[self.rotation[slot]]
+        end, cursor = self._delivered[slot]
         if end:
-            return position.after(end, self.cursors[slot]), assignment.stride - 1
+            return position.after(end, cursor), assignment.stride - 1
         return position, assignment.phase(self.reader, slot)
 
     @property
     def items(self) -> int:
-        return sum(map(self._delivered, range(len(self.rotation)))) + self.repeated
+        return sum(map(self._items_of, range(len(self.rotation)))) + self.repeated
 
     def _state(self) -> State:
         session, delivered = self.session, self.reader_progress()

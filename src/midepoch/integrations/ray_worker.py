@@ -5,6 +5,7 @@ array, which goes from the shared memory of the actor to the object store, and f
 """
 
 import os
+import pickle
 import threading
 import time
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ import ray
 
 from midepoch.errors import DataChangedError
 from midepoch.workers.interface import Message, WorkerDiedError, WorkerSettings
-from midepoch.workers.process import ITEMS, PLACE, ROUND, STOP, MessageWorker, run_worker
+from midepoch.workers.process import MessageWorker, Report, run_worker
 from midepoch.workers.ring import SharedMemory
 
 CALLS = 4
@@ -57,14 +58,13 @@ class WorkerHost:
         if number == 0:
             return number, f"pid {os.getpid()} on node {ray.util.get_node_ip_address()}".encode(), None
         content = self._connection.recv_bytes()
-        if content[:1] != ITEMS:
-            return number, content, None
-        start, size = PLACE.unpack_from(content, 1 + ROUND.size)
-        return number, content, np.frombuffer(self._memory.view(start, start + size), np.uint8)
+        report = Report(*pickle.loads(content))
+        items = self._memory.view(report.start, report.start + report.size)
+        return number, content, np.frombuffer(items, np.uint8) if report.size else None
 
     def stop(self) -> None:
         """Let the worker end after the item that it makes, and wait for that."""
-        self._connection.send_bytes(STOP)
+        self._connection.send_bytes(pickle.dumps(None))
         self._thread.join()
 
 

@@ -17,8 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from midepoch.delivery.passes import EMPTY, Turns
-from midepoch.delivery.reader import one_by_one
+from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.errors import StaleIteratorError
 
 LEAST_PINNED = 64 << 10
@@ -50,7 +49,7 @@ def pins(loader: DataLoader[Any]) -> bool:
 def pinned_turns(all_turns: Iterator[Turns]) -> Iterator[Turns]:
     """The turns with the tensors of their items in pinned memory, as with torch's DataLoader."""
     for turns in all_turns:
-        yield turns._replace(items=[item if item is EMPTY else pin_memory(item) for item in turns.items])  # type: ignore[no-untyped-call]
+        yield turns._replace(items=[pin_memory(item) for item in turns.items])  # type: ignore[no-untyped-call]
 
 
 class CudaCopies:
@@ -167,15 +166,14 @@ def _started(
     is_first = True
     for many in all_turns:
         for turns in one_by_one(() if many is None else (many,)):
-            (item,) = turns.items
-            if item is EMPTY:
-                yield turns, _nothing
-                continue
-            if is_first:
-                _check_first(item)
-                is_first = False
-            moved, wait = start_copies(item, device)
-            yield turns._replace(items=[moved]), wait
+            moved, wait = [], _nothing
+            for item in turns.items:
+                if is_first:
+                    _check_first(item)
+                    is_first = False
+                on_it, wait = start_copies(item, device)
+                moved.append(on_it)
+            yield turns._replace(items=moved), wait
         if many is None:
             yield None
 

@@ -3,16 +3,14 @@
 Order and state do not know who makes an item. Processes of this machine are one implementation, actors of Ray another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from midepoch.checkpoint.state import ReaderProgress, State
 from midepoch.delivery.metrics import Tally
 from midepoch.delivery.plan import Plan
-
-if TYPE_CHECKING:
-    from midepoch.workers.messages import Chunk
+from midepoch.delivery.turns import Turns
 
 ResumePoint = tuple[State, ReaderProgress, int, int, int]
 """Where a session of all ranks started, what this rank has delivered of it, the number of ranks, the rank, and how many
@@ -35,7 +33,7 @@ class WorkerSettings:
 class Message(NamedTuple):
     """What a worker sent."""
 
-    chunks: "Sequence[Chunk]" = ()
+    turns: Turns | None = None
     error: Exception | None = None
     """What comes in place of the turn after these."""
     tally: Tally = Tally()

@@ -14,15 +14,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from midepoch.delivery.passes import EMPTY, Turns
-from midepoch.delivery.reader import turn_by_turn
+from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.values.arrow import standalone
 from midepoch.values.columns import Form, is_plain_tensor
 from midepoch.values.rows import RowItems, RowRounds, Rows
@@ -36,20 +34,6 @@ Piece = bytes | memoryview | list[pa.RecordBatch]
 """What a frame has in memory: bytes, or record batches of one schema, which are written as an Arrow stream."""
 
 
-class Head(NamedTuple):
-    """What a frame says of itself."""
-
-    turns: int
-    cursors: list[Sequence[int]]
-    """The cursor after each item; none if the turn is empty, or cursors follow from counts."""
-    hashes: list[int]
-    """What each turn adds to a digest, if one is kept."""
-    sizes: list[int]
-    """The bytes of each piece; no piece if the turn is empty."""
-    rows: tuple[Form, int | None, int] | None = None
-    """Of rows: their form, the number of rows of a batch, and the number of lanes, one record batch each."""
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """Turns that are written together. Nothing is copied before that."""
@@ -60,11 +44,14 @@ class Frame:
     pieces: list[Piece]
 
     @classmethod
-    def of(cls, head: Head, pieces: list[Piece]) -> "Frame":
-        """The frame of a head and its pieces."""
-        content = pickle.dumps(tuple(head), protocol=5)
-        size = _aligned(LENGTH.size + len(content)) + sum(map(_aligned, head.sizes))
-        return cls(head.turns, size, content, pieces)
+    def of(cls, turns: Turns, pieces: list[Piece], rows: tuple[Form, int | None, int] | None = None) -> "Frame":
+        """The frame of turns whose items are in the pieces, of which there are none if it is an empty turn.
+
+        Of rows it says their form, the number of rows of a batch, and the number of lanes, one record batch each.
+        """
+        sizes = [_stream_size(piece) if isinstance(piece, list) else len(piece) for piece in pieces]
+        head = pickle.dumps((turns.cursors, turns.hashes, turns.empty, sizes, rows), protocol=5)
+        return cls(turns.number, _aligned(LENGTH.size + len(head)) + sum(map(_aligned, sizes)), head, pieces)
 
     def write(self, view: memoryview) -> None:
         """Write the frame to memory of its size."""
@@ -80,81 +67,42 @@ class Frame:
                 at += len(piece)
 
 
-class Chunk(NamedTuple):
-    """Consecutive turns that were received: either all of them have items, or all are empty."""
-
-    items: list[Any]
-    cursors: list[Sequence[int]]
-    hashes: list[int]
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the turns are at lanes that have run out."""
-        return self.items[0] is EMPTY
-
-    def cut(self, start: int, stop: int) -> "Chunk":
-        """Some of the turns."""
-        return Chunk(self.items[start:stop], self.cursors[start:stop], self.hashes[start:stop])
-
-    def extend(self, other: "Chunk") -> None:
-        """Add turns of the same kind."""
-        self.items.extend(other.items)
-        self.cursors.extend(other.cursors)
-        self.hashes.extend(other.hashes)
-
-
 def frames_of(turns: Turns, most: int) -> Iterator[Frame]:
     """Turns as frames of ``most`` turns or fewer. A frame of rows has about as many bytes as a message."""
-    hashes = [] if turns.hashes is None else turns.hashes.tolist()
     parts = turns.items.parts if isinstance(turns.items, RowItems | RowRounds) else ()
     if parts and len(parts) <= most and all(part.are_columns for part in parts):
-        yield from _row_frames(parts, turns.cursors, hashes, most)
+        yield from _row_frames(turns, parts, most)
         return
-    for number, (cursor, item) in enumerate(turn_by_turn(iter((turns,)))):
-        pieces = [] if cursor is None else dump(standalone(item))
-        cursors: list[Sequence[int]] = [cursor] if cursor else []
-        yield Frame.of(Head(1, cursors, hashes[number : number + 1], [*map(len, pieces)]), [*pieces])
+    for one in one_by_one((turns,)):
+        pieces = [piece for item in one.items for piece in dump(standalone(item))]
+        yield Frame.of(one._replace(cursors=[tuple(map(int, cursor)) for cursor in one.cursors]), [*pieces])
 
 
-def _row_frames(
-    parts: Sequence[RowItems], cursors: Sequence[Sequence[Sequence[int]]], hashes: list[int], most: int
-) -> Iterator[Frame]:
+def _row_frames(turns: Turns, parts: Sequence[RowItems], most: int) -> Iterator[Frame]:
     """The rows of each lane as columns. The turns go round the lanes, which have equally many items."""
     items, lanes, size = len(parts[0]), len(parts), parts[0].size
     batches: list[Any] = [part.rows.data for part in parts]
     at_once = max(1, min(most // lanes, items * MESSAGE_BYTES // max(1, sum(batch.nbytes for batch in batches))))
+    numbers = turns._replace(items=range(len(turns.items)))  # in place of the items, which are not made here
     for start in range(0, items, at_once):
         stop = min(start + at_once, items)
         rows = [batch.slice(start * (size or 1), (stop - start) * (size or 1)) for batch in batches]
-        of_lanes = [np.asarray(lane[start:stop]).tolist() for lane in cursors]
-        head = Head(
-            turns=(stop - start) * lanes,
-            cursors=list(chain.from_iterable(zip(*of_lanes, strict=True))),
-            hashes=hashes[start * lanes : stop * lanes],
-            sizes=[_stream_size(rows)],
-            rows=(parts[0].rows.form, size, lanes),
-        )
-        yield Frame.of(head, [rows])
+        yield Frame.of(numbers.cut(start * lanes, stop * lanes), [rows], (parts[0].rows.form, size, lanes))
 
 
-def read_message(view: memoryview) -> Iterator[Chunk]:
+def read_message(view: memoryview) -> Iterator[Turns]:
     """The turns of a message, in memory of their own. An error about one of them comes after those before it."""
     at = 0
     while at < len(view):
         (length,) = LENGTH.unpack_from(view, at)
-        head = Head(*pickle.loads(view[at + LENGTH.size : at + LENGTH.size + length]))
+        cursors, hashes, empty, sizes, rows = pickle.loads(view[at + LENGTH.size : at + LENGTH.size + length])
         at = _aligned(at + LENGTH.size + length)
         pieces = []
-        for size in head.sizes:
+        for size in sizes:
             pieces.append(view[at : at + size])
             at += _aligned(size)
-        yield Chunk(_items(head, pieces), head.cursors, head.hashes)
-
-
-def _items(head: Head, pieces: list[memoryview]) -> list[Any]:
-    if head.rows is not None:
-        return _read_rows(pieces[0], *head.rows)
-    return [load(pieces)] if pieces else [EMPTY]
+        items = [] if empty else [load(pieces)] if rows is None else _read_rows(pieces[0], *rows)
+        yield Turns(items, cursors, hashes, empty)
 
 
 def _read_rows(content: memoryview, form: Form, size: int | None, lanes: int) -> list[Any]:

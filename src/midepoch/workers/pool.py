@@ -11,26 +11,21 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from math import lcm
 from typing import Any
 
-import numpy as np
 import torch.multiprocessing
 from torch.utils.data import DataLoader
 
 from midepoch._common.checks import count
 from midepoch.delivery.metrics import Tally
-from midepoch.delivery.passes import EMPTY, Progress, Turns
+from midepoch.delivery.passes import Progress
 from midepoch.delivery.plan import Plan
-from midepoch.delivery.uncounted import ReportedProgress
+from midepoch.delivery.turns import Turns, round_robin
 from midepoch.errors import StaleIteratorError
 from midepoch.workers.interface import Message, Worker, WorkerDiedError, Workers, WorkerSettings
-from midepoch.workers.messages import Chunk
 from midepoch.workers.process import CHECK_SECONDS, GRACE_SECONDS, ProcessWorkers
 
 log = logging.getLogger("midepoch")
-
-EMPTY_TURN = Chunk([EMPTY], [], [0])
 
 
 class WorkerPool:
@@ -85,12 +80,7 @@ class WorkerPool:
             inboxes = [Inbox(self, number, progress, timeout=self._timeout) for number in range(len(self._workers))]
             for inbox in inboxes:
                 inbox.start()
-            arrived = in_turn(
-                inboxes,
-                len(progress.rotation) if isinstance(progress, ReportedProgress) else 1,
-                has_hashes=progress.session.pipeline.digest,
-            )
-            for turns in arrived:
+            for turns in in_turn(inboxes):
                 yield turns
                 del turns
                 self._check_open()
@@ -159,18 +149,18 @@ class Inbox:
         self._pool, self._number, self._progress, self._timeout = pool, number, progress, timeout
         self._next = progress.turns_taken + number  # the turn of the rank that the worker sends next
         self._deaths: list[str] = []  # since it last sent a turn
-        self._chunks: deque[Chunk] = deque()
-        self._taken = 0  # of the first chunk
+        self._arrived: deque[Turns] = deque()
+        self._taken = 0  # of the first of these
         self._error: Exception | None = None  # that comes after these
         self._has_ended = False
 
     def ready(self, *, wait: bool) -> int:
-        """How many turns of one kind can be taken at once; 0 at the end, or if none have arrived and we do not wait.
+        """How many turns can be taken at once; 0 at the end, or if none have arrived and we do not wait.
 
         An error is raised with ``wait`` only: others have turns before.
         """
         begun, deaths = time.monotonic(), len(self._deaths)
-        while not self._chunks and not self._has_ended and self._error is None:
+        while not self._arrived and not self._has_ended and self._error is None:
             seconds: float = CHECK_SECONDS if wait else 0
             if wait and self._timeout:
                 seconds = min(seconds, self._timeout + begun - time.monotonic())
@@ -183,9 +173,9 @@ class Inbox:
                 self._take_in(message)
             elif not wait:
                 return 0
-        if not self._chunks and self._error is not None and wait:
+        if not self._arrived and self._error is not None and wait:
             raise self._error
-        return len(self._chunks[0].items) - self._taken if self._chunks else 0
+        return self._arrived[0].number - self._taken if self._arrived else 0
 
     def start(self) -> None:
         """Let the worker start with its first turn that was not received."""
@@ -211,73 +201,46 @@ class Inbox:
             self._replace(death)
             return None
 
-    @property
-    def are_empty(self) -> bool:
-        """True if the turns that are ready are at lanes that have run out."""
-        return self._chunks[0].is_empty
-
-    def take(self, count: int) -> Chunk:
+    def take(self, count: int) -> Turns:
         """The next turns, of which no more are taken than are ready."""
-        chunk, begin = self._chunks[0], self._taken
+        turns, begin = self._arrived[0], self._taken
         self._taken += count
-        if self._taken == len(chunk.items):
-            self._chunks.popleft()  # so that the next items are made in their memory
+        if self._taken == turns.number:
+            self._arrived.popleft()  # so that the next items are made in their memory
             self._taken = 0
-        return chunk.cut(begin, begin + count)
+        return turns.cut(begin, begin + count)
 
     def _take_in(self, message: Message) -> None:
-        for chunk in message.chunks:
-            self._next += self._pool.step * len(chunk.items)
+        if message.turns is not None:
+            self._next += self._pool.step * message.turns.number
             self._deaths.clear()
-            if self._chunks and self._chunks[-1].is_empty == chunk.is_empty:
-                self._chunks[-1].extend(chunk)
-            else:
-                self._chunks.append(chunk)
+            self._arrived.append(message.turns)
         self._error, self._has_ended = message.error, message.is_last
         self._progress.of_workers = self._progress.of_workers.plus(message.tally)
 
 
-def in_turn(inboxes: Sequence[Inbox], rotation: int, *, has_hashes: bool = False) -> Iterator[Turns | None]:
-    """The turns of all workers, many at a time where they have arrived. ``rotation`` is the rank's number of lanes.
+def in_turn(inboxes: Sequence[Inbox]) -> Iterator[Turns | None]:
+    """The turns of all workers, many at a time where they have arrived.
 
     There is a None before each wait, so that who is one ahead can hand over what it has.
     """
-    first = ended = passed_over = 0
+    first = ended = 0
     while ended < len(inboxes):
         order = [*inboxes[first:], *inboxes[:first]]
         if not order[0].ready(wait=False):
             yield None
         if not order[0].ready(wait=True):  # all lanes of this worker have run out
-            ended, passed_over, first = ended + 1, passed_over + 1, (first + 1) % len(inboxes)
+            ended, first = ended + 1, (first + 1) % len(inboxes)
             continue
-        for _ in range(passed_over):
-            yield _joined([EMPTY_TURN], rotation, has_hashes)
-        ended = passed_over = 0
-        ready = [0 if not (most := one.ready(wait=False)) or one.are_empty else most for one in order]
-        chunks = [one.take(min(ready)) for one in order] if all(ready) else [order[0].take(1)]
-        first = (first + len(chunks)) % len(inboxes)
-        turns = _joined(chunks, rotation, has_hashes)
-        del chunks
+        if ended:
+            yield Turns((), empty=ended)
+        ended, ready = 0, [one.ready(wait=False) for one in order]
+        parts = [one.take(min(ready)) for one in order] if all(ready) else [order[0].take(1)]
+        first = (first + len(parts)) % len(inboxes)
+        turns = round_robin(parts)
+        del parts
         yield turns
         del turns
-
-
-def _joined(chunks: Sequence[Chunk], rotation: int, has_hashes: bool) -> Turns:
-    """One turn of each chunk, then the next of each: turns that go round the lanes of the rank."""
-    items, cursors, hashes = map(_interleaved, zip(*chunks, strict=True))
-    lanes = min(lcm(rotation, len(chunks)), len(cursors))
-    of_lanes = ((),) if chunks[0].is_empty else [cursors[number::lanes] for number in range(lanes)]
-    return Turns(items, of_lanes, np.array(hashes, np.uint64) if has_hashes else None)
-
-
-def _interleaved(parts: Sequence[Sequence[Any]]) -> list[Any]:
-    """The first of each part, then the second of each, and so on. All parts are equally long."""
-    if len(parts) == 1:
-        return list(parts[0])
-    joined: list[Any] = [None] * (len(parts) * len(parts[0]))
-    for number, part in enumerate(parts):
-        joined[number :: len(parts)] = part
-    return joined
 
 
 def _stop(workers: list[Worker], process: int) -> None:

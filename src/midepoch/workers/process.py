@@ -10,18 +10,16 @@ import pickle
 import random
 import select
 import signal
-import struct
 import sys
 import time
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,13 +28,13 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_workers
 
 from midepoch.delivery.metrics import Tally
-from midepoch.delivery.passes import Turns
 from midepoch.delivery.plan import Plan, progress_from
 from midepoch.delivery.reader import take_turns
+from midepoch.delivery.turns import Turns, in_succession
 from midepoch.sources.blocks import CURRENT_READS, written
 from midepoch.stages.stage import name_of
 from midepoch.workers.interface import Message, ResumePoint, WorkerDiedError, WorkerSettings
-from midepoch.workers.messages import MESSAGE_BYTES, Chunk, Frame, frames_of, read_message
+from midepoch.workers.messages import MESSAGE_BYTES, Frame, frames_of, read_message
 from midepoch.workers.ring import Places, SharedMemory
 
 GRACE_SECONDS = 5
@@ -44,13 +42,25 @@ GRACE_SECONDS = 5
 UNTOLD = 1 / 4
 """The part of what a worker may be ahead that can be received before the worker is told of it."""
 
-START, RECEIVED, STOP = b"s", b"r", b"x"
-"""What the main process sends: a resume point, or None to do nothing more; which messages it received; the end."""
-ITEMS, END, ERROR = b"i", b"e", b"!"
-"""What a worker sends, with the number of the round: where items are; that it has no more; or an error, in place of
-the items that would come next."""
-ROUND, PLACE = struct.Struct("<q"), struct.Struct("<qq")
-"""The number of a round; and where a message is in memory: its start and size."""
+Order = tuple[int, ResumePoint | None] | list[int] | None
+"""What the main process sends: the number of a round and its resume point, or None to do nothing more; where messages
+were that it has received; or None, which is the end."""
+
+
+class Report(NamedTuple):
+    """What a worker sends."""
+
+    round: int
+    start: int
+    """Where items are in its memory."""
+    size: int
+    """Their bytes; 0 if there are none."""
+    tally: Tally
+    """What was done since the last report."""
+    end: bytes | None
+    """What comes in place of the next items: an error, or nothing, so that it has no more; None if more may come."""
+
+
 MESSAGE_ITEMS = 1024
 """The most items of a message."""
 AHEAD_BYTES = 32 << 20
@@ -78,7 +88,7 @@ class MessageWorker(ABC):
 
     def __init__(self, settings: WorkerSettings, number: int) -> None:
         self._ahead, self.name = settings.ahead, f"worker {number} of {settings.workers}"
-        self._received = array("q")  # where messages began that the worker may overwrite, and does not know it yet
+        self._received: list[int] = []  # where messages began that the worker may overwrite, and does not know it yet
         self._received_bytes = 0
         self._round = 0
         """How often it was started: what it sent before is of a loop that was left."""
@@ -110,31 +120,42 @@ class MessageWorker(ABC):
         """Let the worker start from a resume point, whatever it does now."""
         self._round += 1
         try:
-            self._send(START + pickle.dumps((self._round, resume_point)))
+            self._tell((self._round, resume_point))
         except OSError as error:
             raise self._death() from error
 
     def interrupt(self) -> None:
         """Let the worker do nothing more until it is started again."""
         with suppress(OSError):
-            self._send(START + pickle.dumps((self._round, None)))
+            self._tell((self._round, None))
+
+    def _tell(self, order: Order) -> None:
+        self._send(pickle.dumps(order))
 
     def receive(self, seconds: float) -> Message | None:
         """The next message since the start; None if none comes in that time. Raises if none can come any more."""
         while (content := self._read(seconds)) is not None:
-            kind, body = content[:1], content[1 + ROUND.size :]
-            is_of_round = ROUND.unpack(content[1 : 1 + ROUND.size]) == (self._round,)
-            message = None
-            if kind == ITEMS:
-                start, size = PLACE.unpack(body[: PLACE.size])
-                if is_of_round:
-                    message = _message_in(self._view(start, size), Tally.read_back(body[PLACE.size :]))
-                self._note_received(start, size)
-            elif is_of_round:
-                message = Message(is_last=True) if kind == END else _error_in(body)
+            report = Report(*pickle.loads(content))
+            message = self._message(report) if report.round == self._round else None
+            if report.size:
+                self._note_received(report.start, report.size)
             if message is not None:
                 return message
         return None
+
+    def _message(self, report: Report) -> Message:
+        """What a report says, and the items in memory. An error about one of these comes after those before it."""
+        parts, begun = list[Turns](), time.perf_counter()
+        try:
+            if report.size:
+                parts.extend(read_message(self._view(report.start, report.size)))
+            if report.end:
+                pickle.loads(report.end).reraise()
+            error = None
+        except Exception as raised:
+            error = raised
+        tally = report.tally._replace(received=time.perf_counter() - begun)
+        return Message(in_succession(parts) if parts else None, error, tally, report.end == b"")
 
     def _note_received(self, start: int, size: int) -> None:
         """Note that a message was copied. The worker is told, of many at once.
@@ -151,13 +172,13 @@ class MessageWorker(ABC):
         """Tell the worker of all messages that were received."""
         if self._received:
             with suppress(OSError):  # a worker that died has sent everything that is in its memory
-                self._send(RECEIVED + self._received.tobytes())
-            self._received, self._received_bytes = array("q"), 0
+                self._tell(self._received)
+            self._received, self._received_bytes = [], 0
 
     def stop(self) -> None:
         """Let the worker end after the item that it makes."""
         with suppress(OSError):
-            self._send(STOP)
+            self._tell(None)
 
 
 class ProcessWorker(MessageWorker):
@@ -287,25 +308,6 @@ def check_functions(plan: Plan, dumps: Callable[[Any], bytes], *, to: str, remed
 _ENDED_BY = {-number for number in signal.Signals}
 
 
-def _message_in(view: memoryview, tally: Tally) -> Message:
-    """The turns of a message in memory. An error about one of them comes after those before it."""
-    chunks, error, begun = list[Chunk](), None, time.perf_counter()
-    try:
-        chunks.extend(read_message(view))
-    except Exception as raised:
-        error = raised
-    return Message(chunks, error, tally._replace(received=time.perf_counter() - begun))
-
-
-def _error_in(content: bytes) -> Message:
-    """The error that a worker has sent, as torch raises it."""
-    try:
-        pickle.loads(content).reraise()
-    except Exception as error:
-        return Message(error=error)
-    return Message()
-
-
 class _Interrupted(BaseException):
     """The main process wants something else."""
 
@@ -332,7 +334,7 @@ def run_worker(settings: WorkerSettings, number: int, connection: Connection, me
             except _Interrupted:
                 continue
             except Exception:
-                link.send(ERROR, _error(number))
+                link.send(end=_error(number))
     except (OSError, KeyboardInterrupt, _Stopped):
         pass  # the main process is gone, or stops its workers itself
 
@@ -370,7 +372,7 @@ def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: "Se
     finally:
         all_turns.close()
         sender.flush()  # what was made before an error is delivered
-    link.send(END)
+    link.send(end=b"")
 
 
 def _error(worker: int) -> bytes:
@@ -448,7 +450,7 @@ class Sender:
         if self._turns:
             self._places.take(self._start, self._used, self._turns)
             self._turns = 0
-            self._link.send_place(PLACE.pack(self._start, self._used))
+            self._link.send(self._start, self._used)
         self._note_received(wait=False)
         self._last_sent = time.monotonic()
 
@@ -477,18 +479,15 @@ class Link:
             while self._start is None:
                 self._read()
             (self.round, resume_point), self._start = self._start, None
-            self._told = Tally()
+            self._told, self.tally = Tally(), Tally
             if resume_point is not None:
                 return resume_point
 
-    def send(self, kind: bytes, content: bytes = b"") -> None:
-        """Send something about the present round."""
-        self._connection.send_bytes(kind + ROUND.pack(self.round) + content)
-
-    def send_place(self, place: bytes) -> None:
-        """Say where a message is, and what was done since the last."""
+    def send(self, start: int = 0, size: int = 0, end: bytes | None = None) -> None:
+        """Send a report of the present round: where items are, or that none follow."""
         tally = self.tally()
-        self.send(ITEMS, place + tally.minus(self._told).write())
+        report = Report(self.round, start, size, tally.minus(self._told), end)
+        self._connection.send_bytes(pickle.dumps(tuple(report)))
         self._told = tally
 
     def received(self, *, wait: bool) -> list[int]:
@@ -511,12 +510,12 @@ class Link:
         if self._connection not in ready:
             raise _Stopped
         try:
-            message = self._connection.recv_bytes()
+            order: Order = pickle.loads(self._connection.recv_bytes())
         except EOFError as error:
             raise _Stopped from error
-        if message[:1] == RECEIVED:
-            self._received += array("q", message[1:])
-        elif message == STOP:
+        if order is None:
             raise _Stopped
+        if isinstance(order, list):
+            self._received += order
         else:
-            self._start = pickle.loads(message[1:])
+            self._start = order

@@ -6,14 +6,12 @@ from itertools import chain, islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inboxes import ChunkInbox
+from inboxes import PartInbox
 from midepoch.checkpoint.merge import merge_states
 from midepoch.checkpoint.state import State
-from midepoch.delivery.passes import EMPTY
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
-from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import in_turn
-from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
+from simulation import MemoryWorld, Simulation, memory_worlds, starts, turns_of
 
 quick = settings(max_examples=100, deadline=None)
 FINGERPRINT = {"data": {}, "pipeline": []}
@@ -40,15 +38,9 @@ def cuts(simulation, reader):
 
 
 def inbox_of(turns, most):
-    """Where every turn of a worker has arrived, several in a chunk."""
-    chunks = []
-    for _, item in turns:
-        one = Chunk([EMPTY], [], []) if item is None else Chunk([item], [cursor_after(item)], [])
-        if chunks and chunks[-1].is_empty == one.is_empty and len(chunks[-1].items) < most:
-            chunks[-1].extend(one)
-        else:
-            chunks.append(one)
-    return ChunkInbox(chunks)
+    """Where every turn of a worker has arrived, several in a message."""
+    items = [item for _, item in turns]
+    return PartInbox([turns_of(items[begin : begin + most]) for begin in range(0, len(items), most)])
 
 
 @quick
@@ -68,7 +60,7 @@ def test_at_every_cut_of_what_workers_send_the_state_is_that_of_single_turns(siz
         singly, together = ReportedProgress(session, reader), ReportedProgress(session, reader)
         inboxes = [inbox_of(simulation.turns[reader][worker::workers], most) for worker in range(workers)]
         period = session.assignment.period
-        arrived = filter(None, in_turn(inboxes, period))
+        arrived = filter(None, in_turn(inboxes))
         one_by_one = chain.from_iterable(singly.follow(simulation.as_turns(reader, period)))
         for item, other in zip(one_by_one, chain.from_iterable(together.follow(arrived)), strict=True):
             assert item == other

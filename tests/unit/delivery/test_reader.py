@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch._common.checks import log_once
-from midepoch.delivery.reader import take_turns, turn_by_turn
+from midepoch.delivery.reader import take_turns
+from midepoch.delivery.turns import one_by_one
 from midepoch.delivery.uncounted import ReportedProgress, UncountedSession
 from simulation import MemoryWorld, Simulation, cursor_after, memory_worlds, starts
 
@@ -21,6 +22,11 @@ def without_empty_end(turns):
     while turns and turns[-1] in [(None, None), None]:
         turns.pop()
     return turns
+
+
+def cursor_and_item(turn):
+    """Those of a single turn, or None twice."""
+    return next(((tuple(cursor), item) for cursor, item in zip(turn.cursors, turn.items, strict=True)), (None, None))
 
 
 def expected_turns(simulation, reader, begin=0, step=1):
@@ -41,7 +47,7 @@ def sessions(draw):
 def test_the_turns_of_each_reader_are_those_of_the_simulation(drawn):
     session, simulation = drawn
     for reader in range(simulation.readers):
-        turns = turn_by_turn(take_turns(ReportedProgress(session, reader)))
+        turns = map(cursor_and_item, one_by_one(take_turns(ReportedProgress(session, reader))))
         assert without_empty_end(turns) == expected_turns(simulation, reader)
 
 

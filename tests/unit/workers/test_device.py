@@ -11,7 +11,7 @@ import torch
 
 import midepoch as me
 from midepoch import loader as loaders
-from midepoch.delivery.passes import Turns
+from midepoch.delivery.turns import Turns
 from midepoch.errors import StaleIteratorError
 from midepoch.workers import device as devices
 from midepoch.workers.device import CudaCopies, on_device, start_copies

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exact import same
-from midepoch.delivery.passes import Turns
+from midepoch.delivery.turns import Turns, in_succession
 from midepoch.values.rows import RowItems, RowRounds, Rows, row_items
 from midepoch.workers.messages import dump, frames_of, load, read_message
 
@@ -21,12 +21,12 @@ LARGE = 259
 
 
 def sent(item):
-    (arrived,) = arrived_turns(Turns([item], ()))[0].items
+    (arrived,) = arrived_turns(Turns([item])).items
     return arrived
 
 
 def arrived_turns(turns, most=1000):
-    """The chunks of turns after a way through memory that is overwritten."""
+    """Turns after a way through memory that is overwritten."""
     frames = list(frames_of(turns, most))
     assert all(frame.turns <= most for frame in frames)
     memory = memoryview(bytearray(sum(frame.size for frame in frames)))
@@ -34,9 +34,9 @@ def arrived_turns(turns, most=1000):
     for frame in frames:
         frame.write(memory[at : at + frame.size])
         at += frame.size
-    chunks = list(read_message(memory))
+    parts = list(read_message(memory))
     memory[:] = bytes(len(memory))  # as the next message would
-    return chunks
+    return in_succession(parts)
 
 
 scalars = st.one_of(
@@ -205,14 +205,12 @@ def batches(draw):
 def sent_rows(items):
     """The items of rows of one or several lanes, which arrive with their cursors and hashes."""
     count, lanes = len(items), len(items.parts)
-    cursors = [np.arange(2 * (count // lanes)).reshape(-1, 2) + 1000 * lane for lane in range(lanes)]
+    cursors = np.arange(2 * count).reshape(-1, 2)
     hashes = np.arange(count, dtype=np.uint64) + np.uint64(2**63)
-    chunks = arrived_turns(Turns(items, cursors, hashes), most=1 + count // 2)
-    assert [tuple(cursor) for chunk in chunks for cursor in chunk.cursors] == [
-        tuple(cursors[number % lanes][number // lanes].tolist()) for number in range(count)
-    ]
-    assert [one for chunk in chunks for one in chunk.hashes] == hashes.tolist()
-    return [item for chunk in chunks for item in chunk.items]
+    arrived = arrived_turns(Turns(items, cursors, hashes), most=max(lanes, 1 + count // 2))
+    assert [tuple(cursor) for cursor in arrived.cursors] == [*map(tuple, cursors.tolist())]
+    assert arrived.hashes.tolist() == hashes.tolist()
+    return arrived.items
 
 
 @settings(max_examples=80, deadline=None)
@@ -254,7 +252,7 @@ def test_other_columns_are_sent_item_by_item():
 
 def test_a_slice_of_a_record_batch_is_sent_without_the_rest():
     batch = pa.RecordBatch.from_pydict({"x": range(100_000)})
-    (frame,) = frames_of(Turns(RowItems(Rows(batch.slice(7, 2), "arrow"), 2), ()), 10)
+    (frame,) = frames_of(Turns(RowItems(Rows(batch.slice(7, 2), "arrow"), 2)), 10)
     assert frame.size < 2000
 
 

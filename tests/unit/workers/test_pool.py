@@ -2,20 +2,21 @@
 
 import pickle
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
-from inboxes import ChunkInbox
+from inboxes import PartInbox
 from midepoch.delivery.metrics import Tally
-from midepoch.delivery.passes import EMPTY, Turns
+from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.workers import process
-from midepoch.workers.messages import Chunk
 from midepoch.workers.pool import Inbox, in_turn
-from midepoch.workers.process import END, ERROR, ITEMS, ROUND, MessageWorker, Sender
+from midepoch.workers.process import MessageWorker, Report, Sender
 from midepoch.workers.ring import Places, SharedMemory
+from simulation import cursor_after, turns_of
 
 
 class FakeWorker(MessageWorker):
@@ -26,18 +27,15 @@ class FakeWorker(MessageWorker):
         self.content, self.given_back, self.is_alive = [], 0, True
         self.sender = Sender(self.memory, self, Places(), ahead=None)
 
-    def send(self, kind, body=b""):
-        self.content.append(kind + ROUND.pack(self.round) + body)
-
-    def send_place(self, place):
-        self.send(ITEMS, place + Tally(rows=1).write())
+    def send(self, start=0, size=0, end=None):
+        self.content.append(pickle.dumps(tuple(Report(self.round, start, size, Tally(rows=1), end))))
 
     def received(self, *, wait):
         assert not wait, "a worker would wait for ever"
         return []
 
     def deliver(self, *items):
-        self.sender.send(Turns(items, ()))
+        self.sender.send(Turns(items))
         self.sender.flush()
 
     def _send(self, content):
@@ -118,7 +116,7 @@ def test_what_has_not_arrived_is_not_waited_for_unless_one_wants_to(workers):
 def test_a_worker_that_has_ended_has_no_more_turns(workers):
     two = workers(2)
     two[0].deliver("0")
-    two[0].send(END)
+    two[0].send(end=b"")
     assert two.items(0, wait=True) == ["0"]
     assert two.items(0, wait=True) is None
     assert two.items(1) is None
@@ -129,7 +127,7 @@ def test_a_worker_that_has_ended_has_no_more_turns(workers):
 def test_an_error_comes_after_the_items_before_it_and_only_if_one_waits(workers):
     two = workers(2)
     two[1].deliver("1")
-    two[1].send(ERROR, error_of("no more"))
+    two[1].send(end=error_of("no more"))
     assert two.items(1) == ["1"]
     assert two.items(1) is None, "others have turns to deliver before"
     with pytest.raises(ValueError, match="no more"):
@@ -172,8 +170,8 @@ def test_messages_of_a_loop_that_was_left_are_given_back(workers):
     one = workers(1)
     one[0].round = 0
     one[0].deliver("old")
-    one[0].send(ERROR, error_of("old"))
-    one[0].send(END)
+    one[0].send(end=error_of("old"))
+    one[0].send(end=b"")
     one[0].round = 1
     one[0].deliver("new")
     one[0].deliver("newer")
@@ -185,23 +183,21 @@ def test_messages_of_a_loop_that_was_left_are_given_back(workers):
 
 @st.composite
 def cut_turns(draw):
-    """For each worker its turns, and the same cut into chunks of turns of one kind."""
+    """For each worker its turns, each with its hash, and the same in parts."""
     turns = draw(st.lists(st.lists(st.booleans(), max_size=12), min_size=1, max_size=4))
     numbered = [
-        [(f"{worker}-{number}", (worker, number)) if full else None for number, full in enumerate(of_worker)]
+        [(worker, number) if full else None for number, full in enumerate(of_worker)]
         for worker, of_worker in enumerate(turns)
     ]
-    chunked = []
+    parts = []
     for of_worker in numbered:
-        chunks = []
-        for turn in of_worker:
-            one = Chunk([EMPTY], [], [0]) if turn is None else Chunk([turn[0]], [turn[1]], [7 + turn[1][1]])
-            if chunks and chunks[-1].is_empty == one.is_empty and draw(st.booleans()):
-                chunks[-1].extend(one)
-            else:
-                chunks.append(one)
-        chunked.append(chunks)
-    return numbered, chunked
+        cuts = sorted({0, len(of_worker), *draw(st.sets(st.integers(0, len(of_worker))))})
+        parts.append([part_of(of_worker[begin:end]) for begin, end in pairwise(cuts)])
+    return numbered, parts
+
+
+def part_of(turns):
+    return turns_of(turns, [7 + turn[1] for turn in turns if turn is not None])
 
 
 def expected(numbered):
@@ -219,39 +215,33 @@ def without_empty_end(turns):
     return turns
 
 
-@given(cut_turns(), st.integers(1, 6), st.data())
-def test_turns_come_in_the_order_of_the_rank_with_their_cursors(drawn, rotation, data):
-    numbered, chunked = drawn
-    inboxes = [ChunkInbox(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
+@given(cut_turns(), st.data())
+def test_turns_come_in_the_order_of_the_rank_with_their_cursors_and_hashes(drawn, data):
+    numbered, parts = drawn
+    inboxes = [PartInbox(of_worker, lambda: data.draw(st.booleans())) for of_worker in parts]
     got = []
-    for items, cursors, hashes in filter(None, in_turn(inboxes, rotation, has_hashes=True)):
-        assert len(hashes) == len(items)
-        before = len(got)
-        for number, item in enumerate(items):
-            group = cursors[number % len(cursors)]
-            got.append(None if item is EMPTY else (item, group[number // len(cursors)]))
-            assert hashes[number] == (0 if item is EMPTY else 7 + got[-1][1][1])
-        if len(got) - before > len(cursors):
-            assert len(cursors) % rotation == 0, "turns of one group would be at several lanes"
+    for turn in one_by_one(filter(None, in_turn(inboxes))):
+        got += [None] if turn.empty else turn.items
+        if not turn.empty:
+            assert [*turn.cursors] == [cursor_after(turn.items[0])]
+            assert turn.hashes.tolist() == [7 + turn.items[0][1]]
     assert without_empty_end(got) == expected(numbered)
 
 
 @given(cut_turns(), st.data())
 def test_without_cursors_items_come_in_the_same_order(drawn, data):
-    numbered, chunked = drawn
-    inboxes = [ChunkInbox(chunks, lambda: data.draw(st.booleans())) for chunks in chunked]
-    for chunk in (chunk for chunks in chunked for chunk in chunks):
-        chunk.cursors.clear()
-    all_turns = filter(None, in_turn(inboxes, 1))
-    got = [item for turns in all_turns for item in turns.items if item is not EMPTY]
-    assert got == [turn[0] for turn in expected(numbered) if turn is not None]
+    numbered, parts = drawn
+    parts = [[part._replace(cursors=(), hashes=None) for part in of_worker] for of_worker in parts]
+    inboxes = [PartInbox(of_worker, lambda: data.draw(st.booleans())) for of_worker in parts]
+    got = [item for turns in filter(None, in_turn(inboxes)) for item in turns.items]
+    assert got == [turn for turn in expected(numbered) if turn is not None]
 
 
-class Waiting(ChunkInbox):
+class Waiting(PartInbox):
     """It notes when turns are waited for: none arrives earlier."""
 
     def __init__(self, name, log):
-        super().__init__([Chunk([name], [], []), Chunk([name], [], [])], lambda: False)
+        super().__init__([Turns([name]), Turns([name])], lambda: False)
         self.name, self._log = name, log
 
     def receive(self, seconds):
@@ -262,7 +252,7 @@ class Waiting(ChunkInbox):
 
 def test_a_wait_is_announced_so_that_what_is_ready_can_be_handed_over_first():
     log = []
-    for turns in in_turn([Waiting("a", log), Waiting("b", log)], 1):
+    for turns in in_turn([Waiting("a", log), Waiting("b", log)]):
         log.append("announced" if turns is None else turns.items)
     waits = [one for name in "abab" for one in ("announced", f"wait for {name}", [name])]
     assert log == [*waits, "announced", "wait for a", "announced", "wait for b"]

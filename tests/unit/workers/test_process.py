@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.delivery.passes import EMPTY, Turns
+from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.values.rows import RowItems, Rows
 from midepoch.workers import process
 from midepoch.workers.messages import MESSAGE_BYTES, read_message
-from midepoch.workers.process import PLACE, Sender
+from midepoch.workers.process import Sender
 from midepoch.workers.ring import Places, SharedMemory
 
 
-def chunks_at(memory, place):
-    start, size = PLACE.unpack(place)
+def turns_at(memory, place):
+    start, size = place
     return read_message(memory.view(start, start + size))
 
 
 def items_in(memory, place):
-    return sum(len(chunk.items) for chunk in chunks_at(memory, place))
+    return sum(turns.number for turns in turns_at(memory, place))
 
 
 class Main:
@@ -32,7 +32,7 @@ class Main:
         self.memory, self.at_once = memory, at_once
         self.places, self.turns, self.most_ahead, self._answered = [], [], 0, []
 
-    def send_place(self, place):
+    def send(self, *place):
         self.places.append(place)
         self.most_ahead = max(self.most_ahead, self.items_ahead())
         if self.at_once:
@@ -43,9 +43,9 @@ class Main:
 
     def receive(self):
         place = self.places.pop(0)
-        for chunk in chunks_at(self.memory, place):
-            self.turns += zip(chunk.items, map(tuple, chunk.cursors) if chunk.cursors else [None], strict=True)
-        self._answered.append(PLACE.unpack(place)[0])
+        for turn in one_by_one(turns_at(self.memory, place)):
+            self.turns += [(None, None)] if turn.empty else zip(turn.items, map(tuple, turn.cursors), strict=True)
+        self._answered.append(place[0])
 
     def received(self, *, wait):
         if wait and not self._answered:
@@ -68,7 +68,7 @@ def memory():
 
 
 def numbered(items):
-    return Turns(items, [[(number, 2 * number) for number in range(len(items))]])
+    return Turns(items, [(number, 2 * number) for number in range(len(items))])
 
 
 @settings(max_examples=50, deadline=None)
@@ -142,7 +142,7 @@ def test_rows_are_sent_as_columns_many_at_a_time(memory, size):
     cursors = np.arange(2 * len(items)).reshape(-1, 2)
     main = Main(memory)
     sender = Sender(memory, main, Places(), ahead=None)
-    sender.send(Turns(items, (cursors,)))
+    sender.send(Turns(items, cursors))
     sender.flush()
     counts = [items_in(memory, place) for place in main.places]
     assert max(counts) <= process.MESSAGE_ITEMS
@@ -162,15 +162,15 @@ def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monke
     sender = Sender(memory, main, Places(), ahead=ahead)
     bounds = [0, 40, 41, 200, 240, 241, 242, 400, 590, 600]
     for begin, end in pairwise(bounds):
-        sender.send(Turns(RowItems(rows.slice(begin, end)), (np.arange(begin, end)[:, None],)))
+        sender.send(Turns(RowItems(rows.slice(begin, end)), np.arange(begin, end)[:, None]))
         if begin == 200:
-            sender.send(Turns([EMPTY, "another", EMPTY], ((), ((7,),), ())))
+            sender.send(Turns(["another"], [(7,)], empty=2, places=np.array([1])))
         assert ahead is None or main.most_ahead <= 1.5 * ahead
     sender.flush()
     sent = len(main.places)
     turns = main.rest()
     expected = [({"text": text}, (number,)) for number, text in enumerate(texts)]
-    expected[240:240] = [(EMPTY, None), ("another", (7,)), (EMPTY, None)]
+    expected[240:240] = [(None, None), ("another", (7,)), (None, None)]
     assert turns == expected
     if pause > 0 and ahead is None:
         size = sum(map(len, texts))
@@ -182,8 +182,8 @@ def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, m
     monkeypatch.setattr(process, "PAUSE", -1.0)  # every item takes long
     monkeypatch.setattr(process, "AHEAD_BYTES", 4 * MESSAGE_BYTES)
     main, sizes = Main(memory, at_once), []
-    monkeypatch.setattr(main, "send_place", lambda place: (sizes.append(items_in(memory, place)), send(place)))
-    send = Main.send_place.__get__(main)
+    monkeypatch.setattr(main, "send", lambda *place: (sizes.append(items_in(memory, place)), send(*place)))
+    send = Main.send.__get__(main)
     sender = Sender(memory, main, Places(), ahead=None)
     for number in range(60):
         sender.send(numbered([np.full(MESSAGE_BYTES // 10, number, np.uint8)]))
