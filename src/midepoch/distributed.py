@@ -195,8 +195,6 @@ class Complete:
         try:
             values = json.loads(state_dict["midepoch"])
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise CheckpointMismatchError(
-                f"The state is damaged: it is not what state_dict() returned ({type(error).__name__}: {error}). Load "
-                "an earlier checkpoint."
-            ) from error
+            reason = f"it is not what state_dict() returned ({type(error).__name__}: {error})"
+            raise CheckpointMismatchError.damaged(reason) from error
         self._loader.load_state_dict(values)

@@ -23,6 +23,7 @@ Wrong arguments raise plain ``ValueError`` and ``TypeError``, on the line that p
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 
 class MidepochError(Exception):
@@ -69,6 +70,11 @@ class CacheMismatchError(MidepochError, ValueError):
 
 class CheckpointMismatchError(MidepochError, ValueError):
     """A state does not fit the dataset that loads it, or is loaded too late."""
+
+    @classmethod
+    def damaged(cls, reason: str) -> Self:
+        """The error for a state that no run can have saved."""
+        return cls(f"The state is damaged: {reason}. Load an earlier checkpoint.")
 
 
 class SurveyMismatchError(MidepochError, RuntimeError):

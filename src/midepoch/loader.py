@@ -529,8 +529,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         session = progress.session
         if not session.counted or session.is_endless:
             return None
-        items = self._plan.items_per_rank(session)
-        return (session.reader_items(progress.reader) if items is None else items) - progress.items
+        return self._plan.items_of(session, progress.reader) - progress.items
 
     def progress(self) -> EpochProgress:
         """How far this rank is in its epoch: ``epoch``, ``step`` and ``steps``, which count those before a resume too.

@@ -197,30 +197,21 @@ def _of_all_readers(per_state: Sequence[ReaderProgress | None]) -> list[ReaderPr
 
     Raises if a reader has no state, or two different ones.
     """
-    known: dict[int | None, ReaderProgress] = {}
-    for progress in per_state:
-        if progress is not None and known.setdefault(progress.reader, progress) != progress:
-            raise CheckpointMismatchError(
-                f"There are two different states of reader {progress.reader}. Merge one state of each rank, all saved "
-                "at the same step."
-            )
-    readers = next(iter(known.values())).readers
-    if any(progress.readers != readers for progress in known.values()):
+    given = [progress for progress in per_state if progress is not None]
+    known, readers = {progress.reader: progress for progress in given}, given[0].readers
+    idle, missing = len(per_state) - len(given), [reader for reader in range(readers) if reader not in known]
+    problem = None
+    if twice := [progress.reader for progress in given if progress != known[progress.reader]]:
+        problem = f"there are two different states of reader {twice[0]}"
+    elif any(progress.readers != readers for progress in given):
+        problem = "they are of runs with different numbers of readers"
+    elif len(missing) > idle:
+        problem = f"the state of reader {missing[0]} of {readers} is missing ({len(missing) - idle} missing in all)"
+    elif idle and not missing:
+        problem = f"each of the {readers} readers has a state, and {count('state', idle)} more had delivered nothing"
+    if problem is not None:
         raise CheckpointMismatchError(
-            "The states are of runs with different numbers of readers. Merge the states that the ranks of one run "
-            "saved at the same step."
-        )
-    idle = sum(progress is None for progress in per_state)
-    missing = [reader for reader in range(readers) if reader not in known]
-    if len(missing) > idle:
-        raise CheckpointMismatchError(
-            f"The state of reader {missing[0]} of {readers} is missing ({len(missing) - idle} missing in all). "
-            "merge_states needs one state from every rank."
-        )
-    if idle and not missing:
-        raise CheckpointMismatchError(
-            f"{count('state', idle)} of a rank that had delivered nothing cannot be merged: each of the {readers} "
-            "readers has a state already. Merge one state of each rank, all saved at the same step."
+            f"The states cannot be merged: {problem}. Merge one state of each rank, all saved at the same step."
         )
     return [known.get(reader) or ReaderProgress(readers=readers, reader=reader) for reader in range(readers)]
 

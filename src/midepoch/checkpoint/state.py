@@ -7,15 +7,16 @@ rises whenever ignoring a new key would deliver other rows.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from midepoch._common.checks import count, shortened
 from midepoch._common.hashing import digest
 from midepoch.checkpoint.digest import RowDigest
-from midepoch.checkpoint.history import History, read_history
+from midepoch.checkpoint.history import MODES, History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.errors import CheckpointMismatchError
 
@@ -119,10 +120,7 @@ def check_scale(state: "State", rows: int) -> None:
     readers = max(1 if one.reader_progress is None else one.reader_progress.readers for one in epochs)
     for noun, number in (("lane", lanes), ("reader", readers)):
         if number > max(rows, ALWAYS_POSSIBLE):
-            raise CheckpointMismatchError(
-                f"The state is damaged: it has {count(noun, number)} for {count('row', rows)}. Load an earlier "
-                "checkpoint."
-            )
+            raise CheckpointMismatchError.damaged(f"it has {count(noun, number)} for {count('row', rows)}")
 
 
 AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
@@ -201,6 +199,11 @@ class ReaderProgress:
     turns_taken: int = 0
     deliveries: tuple[tuple[int, int, Cursor], ...] = ()
 
+    @property
+    def turns(self) -> int:
+        """The number of turns of a single reader."""
+        return self.items[0] if self.reader is None else self.turns_taken
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         if self.reader is None:
@@ -275,21 +278,11 @@ class State:
 
     def _write(self) -> dict[str, Any]:
         """The values of this epoch alone."""
-        values: dict[str, Any] = {
-            "epoch": self.epoch,
-            "lanes": self.lanes,
-            "mode": self.mode,
-            "turn": self.turn,
-            "item_rows": self.item_rows,
-            "cursors": [[lanes, _write_position(position)] for lanes, position in self.positions.runs],
-            "part": None if self.reader_progress is None else self.reader_progress.to_dict(),
-        }
-        if self.appended:
-            values["grown"] = [[list(files) for files in group] for group in self.appended]
-        if self.edits:
-            values["edits"] = write_edits(self.edits)
-        if self.digest is not None:
-            values["digest"] = self.digest.write()
+        values = {}
+        for name, key, _, write, is_optional in FIELDS:
+            value = getattr(self, name)
+            if value or not is_optional:
+                values[key] = value if write is None or value is None else write(value)
         return values
 
     @classmethod
@@ -315,22 +308,12 @@ class State:
     @classmethod
     def _read(cls, values: Any) -> Self:
         """The values of one epoch."""
-        state = cls(
-            epoch=_integer(values["epoch"], most=2 * MOST_EPOCHS),
-            lanes=None if values["lanes"] is None else _integer(values["lanes"], least=1, most=MOST),
-            mode="file" if _one_of(values["mode"], ("example", "file")) == "file" else "example",
-            turn=_integer(values["turn"]),
-            item_rows=_integer(values["item_rows"], least=1, most=MOST_ITEM_ROWS),
-            positions=LanePositions.pack(
-                (_integer(lanes, least=1), _read_position(position)) for lanes, position in values["cursors"]
-            ),
-            reader_progress=None if values["part"] is None else _read_reader_progress(values["part"]),
-            appended=_read_appended(values.get("grown", ())),
-            edits=read_edits(values.get("edits", 0)),
-        )
+        fields = {}
+        for name, key, read, _, is_optional in FIELDS:
+            if not is_optional or values.get(key) is not None:
+                fields[name] = read(values[key])
+        state = cls(**fields)
         check_consistent(state)
-        if values.get("digest") is not None:
-            return replace(state, digest=RowDigest.read(values["digest"]))
         return state
 
 
@@ -345,9 +328,20 @@ def _write_cursor(cursor: Cursor) -> int | list[int]:
     return cursor[0] if len(cursor) == 1 else list(cursor)
 
 
-def _write_position(position: LanePosition) -> Any:
-    cursor = _write_cursor(position.cursor)
-    return {"at": cursor, "done": list(position.delivered_ahead)} if position.delivered_ahead else cursor
+def _write_positions(positions: LanePositions) -> list[Any]:
+    runs = []
+    for lanes, (at, done) in positions.runs:
+        cursor = _write_cursor(at)
+        runs.append([lanes, {"at": cursor, "done": list(done)} if done else cursor])
+    return runs
+
+
+def _write_appended(appended: AppendedFiles) -> list[Any]:
+    return [[list(files) for files in group] for group in appended]
+
+
+def _read_positions(value: Any) -> LanePositions:
+    return LanePositions.pack((_integer(lanes, least=1), _read_position(position)) for lanes, position in value)
 
 
 def _read_cursor(value: Any) -> Cursor:
@@ -367,7 +361,9 @@ def _read_position(value: Any) -> LanePosition:
     return LanePosition(_read_cursor(value))
 
 
-def _read_reader_progress(value: Any) -> ReaderProgress:
+def _read_reader_progress(value: Any) -> ReaderProgress | None:
+    if value is None:
+        return None
     readers = _integer(value["readers"], least=1, most=MOST)
     if "items" in value:
         workers = _integer(value["workers"], least=1, most=readers)
@@ -405,30 +401,43 @@ def _integer(value: Any, *, least: int = 0, most: int = 1 << 62) -> int:
     return value
 
 
-def _one_of(value: Any, allowed: Sequence[str]) -> str:
-    if value not in allowed:
-        raise ValueError(f"expected one of {', '.join(allowed)}, got {shortened(value)}")
+def _read_lanes(value: Any) -> int | None:
+    return None if value is None else _integer(value, least=1, most=MOST)
+
+
+def _read_mode(value: Any) -> str:
+    if value not in MODES:
+        raise ValueError(f"expected one of {', '.join(MODES)}, got {shortened(value)}")
     return str(value)
 
 
+class Field(NamedTuple):
+    """A field of a state: its key among the plain values, and what reads and writes it."""
+
+    name: str
+    key: str
+    read: Callable[[Any], Any]
+    """Raises ``ValueError``, ``TypeError`` or ``KeyError`` if no run can have written the value."""
+    write: Callable[[Any], Any] | None = None
+    is_optional: bool = False
+    """True if it is left out where it has its default."""
+
+
+FIELDS = (
+    Field("epoch", "epoch", partial(_integer, most=2 * MOST_EPOCHS)),
+    Field("lanes", "lanes", _read_lanes),
+    Field("mode", "mode", _read_mode),
+    Field("turn", "turn", _integer),
+    Field("item_rows", "item_rows", partial(_integer, least=1, most=MOST_ITEM_ROWS)),
+    Field("positions", "cursors", _read_positions, _write_positions),
+    Field("reader_progress", "part", _read_reader_progress, ReaderProgress.to_dict),
+    Field("appended", "grown", _read_appended, _write_appended, is_optional=True),
+    Field("edits", "edits", read_edits, write_edits, is_optional=True),
+    Field("digest", "digest", RowDigest.read, RowDigest.write, is_optional=True),
+)
 VERSION = 1
 """The version of the states that this release writes and reads."""
-COVERED = (
-    "version",
-    "epoch",
-    "lanes",
-    "mode",
-    "turn",
-    "item_rows",
-    "cursors",
-    "part",
-    "grown",
-    "earlier",
-    "later",
-    "edits",
-    "history",
-    "digest",
-)
+COVERED = {"version", "earlier", "later", "history", *(field.key for field in FIELDS)}
 """The keys that the checksum covers, besides the fingerprint."""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
@@ -454,7 +463,7 @@ def check_checksum(values: Mapping[str, Any]) -> None:
     try:
         present = signed(values)["checksum"]
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise CheckpointMismatchError(f"The state is damaged: {error}. Load an earlier checkpoint.") from error
+        raise CheckpointMismatchError.damaged(str(error)) from error
     if "checksum" in values and values["checksum"] != present:
         raise CheckpointMismatchError(
             "The state was changed or damaged after it was saved: its checksum does not fit its content. Load the "

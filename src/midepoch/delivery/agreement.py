@@ -1,13 +1,11 @@
 """Whether all ranks read the same: they compare what they read through the store of their process group."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from midepoch._common.hashing import digest
 from midepoch.checkpoint.fingerprint import pipeline_difference
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.session import AnySession
 from midepoch.errors import RanksDisagreeError
 
 REMEDIES = {
@@ -48,9 +46,9 @@ def check_ranks_agree(store: Any, run: Pass, *, loader: int, rank: int) -> None:
 def _facts(run: Pass) -> dict[str, Any]:
     """What all ranks must have in common, by name."""
     plan, session = run.plan, run.progress().session
-    start = session.start
-    fingerprint = plan.pipeline.fingerprint
-    positions = json.dumps(start.to_dict(fingerprint)["cursors"])
+    start, fingerprint = session.start, plan.pipeline.fingerprint
+    survey = session.pipeline.known_survey if session.counted else None
+    cursors = json.dumps(start.to_dict(fingerprint)["cursors"])
     return {
         "data": fingerprint["data"],
         "pipeline": fingerprint["pipeline"],
@@ -59,18 +57,12 @@ def _facts(run: Pass) -> dict[str, Any]:
         "shard mode": plan.mode,
         "epochs per loop": plan.epochs_per_loop,
         "kind of counting": "by items" if session.counted else "by cursors",
-        "survey": _survey(session),
+        "survey": None if survey is None else survey.digest,
         "even": plan.even,
         "batches per step": plan.items_per_step,
         "balance": plan.pipeline.balanced,
-        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(positions.encode()).hex()}",
+        "start": f"epoch {start.epoch}, turn {start.turn}, cursors {digest(cursors.encode()).hex()}",
     }
-
-
-def _survey(session: AnySession) -> str | None:
-    """What identifies the survey by which items are counted."""
-    survey = session.pipeline.known_survey if session.counted else None
-    return None if survey is None else survey.digest
 
 
 def _compare(other: dict[str, Any], mine: dict[str, Any]) -> None:
@@ -78,18 +70,14 @@ def _compare(other: dict[str, Any], mine: dict[str, Any]) -> None:
         there = other["reads"].get(name)
         if json.dumps(there) == json.dumps(value):
             continue
-        difference = _difference(name, there, value, (f"rank {other['rank']}", f"rank {mine['rank']}"))
+        then, now = f"rank {other['rank']}", f"rank {mine['rank']}"
+        difference = f"the {name} is {_short(there)} on {then} and {_short(value)} on {now}"
+        if name == "pipeline":
+            difference = f"on {now} (now), compared with {then} (then), {pipeline_difference(there, value)}"
         raise RanksDisagreeError(
             f"The ranks do not read the same, so rows would be lost and repeated: {difference}. {REMEDIES[name]}. If "
             "this is intended, pass check_ranks=False to the Loader."
         )
-
-
-def _difference(name: str, there: Any, here: Any, ranks: Sequence[str]) -> str:
-    if name == "pipeline":
-        difference = pipeline_difference(there, here)
-        return f"on {ranks[1]} (now), compared with {ranks[0]} (then), {difference}"
-    return f"the {name} is {_short(there)} on {ranks[0]} and {_short(here)} on {ranks[1]}"
 
 
 def _short(value: Any) -> str:

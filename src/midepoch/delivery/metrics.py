@@ -3,7 +3,6 @@
 The meter is a wrapper around the batches of a pass. It changes nothing about them.
 """
 
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -58,19 +57,9 @@ class Tally(NamedTuple):
         """What was added since ``other``."""
         return Tally(*map(sub, self, other))
 
-    def write(self) -> bytes:
-        """The numbers as bytes."""
-        return NUMBERS.pack(*self)
-
-    @classmethod
-    def read_back(cls, content: bytes) -> "Tally":
-        """The numbers that :meth:`write` wrote."""
-        return cls(*NUMBERS.unpack(content))
-
 
 SHOWN = ("read", "fetched", "decoded", "functions", "received", "cache_hits", "cache_misses", "retries", "restarts")
 """What metrics have of a tally under the same name."""
-NUMBERS = struct.Struct(f"<{len(Tally._fields)}d")
 
 
 class Reading:

@@ -38,8 +38,15 @@ class Progress:
 
     session: Any
 
-    def __init__(self, session: AnySession, reader: int, *, workers: int = 1, turns: int = 0, own_sum: int = 0) -> None:
-        """Start with the session, or after some turns of it, which added ``own_sum`` to a digest.
+    def __init__(
+        self,
+        session: AnySession,
+        reader: int,
+        delivered: ReaderProgress | None = None,
+        workers: int = 1,
+        own_sum: int = 0,
+    ) -> None:
+        """Start with the session, or after what was ``delivered`` of it, which added ``own_sum`` to a digest.
 
         A rank has ``workers`` readers.
         """
@@ -51,7 +58,8 @@ class Progress:
         self.repeated = 0
         self._current = NO_TURNS
         self._remaining: Iterator[Any] = iter(())
-        self._turns_before_current, self._sum_before_current = turns, own_sum
+        self._turns_before_current = 0 if delivered is None else delivered.turns
+        self._sum_before_current = own_sum
 
     def check(self) -> None:
         """Raise if the state from which this was restored says what no run can have reached."""
@@ -154,19 +162,11 @@ class Pass:
     over the items of that epoch.
     """
 
-    def __init__(
-        self,
-        position: "Position",
-        plan: "Plan",
-        start: State,
-        *,
-        revision: int = 0,
-        error: MidepochError | None = None,
-    ) -> None:
+    def __init__(self, position: "Position", plan: "Plan", start: State, revision: int = 0) -> None:
         """Start from a state.
 
         ``revision`` counts the states that were loaded and the epochs that were set after a delivery: ranks use it to
-        compare the same loop. ``error`` is raised when the first item is asked for.
+        compare the same loop.
         """
         self.plan, self.start, self.revision = plan, start, revision
         self.delivered_at = 0
@@ -174,7 +174,9 @@ class Pass:
         self.mark_then: tuple[int, int] | None = None
         """The mark when that was last looked at."""
         self.is_finished = False
-        self._position, self._error = position, error
+        self.error: MidepochError | None = None
+        """What is raised when the next item is asked for."""
+        self._position = position
         self._state, self._progress, self._last_progress = start, None, None
         self._process = os.getpid()
 
@@ -220,7 +222,7 @@ class Pass:
 
     def expire(self, reason: str) -> None:
         """Deliver nothing more. The next item that is asked for raises, and says why."""
-        self._error = StaleIteratorError(
+        self.error = StaleIteratorError(
             f"This iterator is out of date: {reason} after it was started. Call iter() again to start from there."
         )
         if self._progress is not None:
@@ -291,8 +293,8 @@ class Pass:
         return (item,)
 
     def _check(self) -> None:
-        if self._error is not None:
-            raise copy(self._error)  # a kept error would keep its traceback, and with it workers and rows
+        if self.error is not None:
+            raise copy(self.error)  # a kept error would keep its traceback, and with it workers and rows
         if not self.is_of_this_process:
             raise StaleIteratorError.forked(self._process)
 

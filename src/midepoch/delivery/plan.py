@@ -24,52 +24,14 @@ from midepoch.stages.batch import Batch
 from midepoch.stages.stage import Stage
 
 
-def begin(
-    pipeline: Pipeline,
-    state: State,
-    *,
-    reader: int,
-    readers: int,
-    workers: int,
-    lanes: int | None,
-    mode: Literal["file", "example"],
-) -> Progress:
-    """The progress of a reader that starts from a state.
-
-    A complete state starts a new session, with any number of readers. A partial state continues its session, and only
-    for the reader that saved it. ``lanes`` and ``mode`` are used if the epoch has not begun.
-    """
-    start = settled(pipeline, _without_foreign(state, reader, readers))
-    delivered, start = start.reader_progress, replace(start, reader_progress=None)
-    if delivered is not None:
-        _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
-        _check_not_balanced(pipeline)
-        if start.item_rows != pipeline.item_rows and (delivered.reader is None or start.counts_items(readers)):
-            raise _other_item_rows(start.item_rows, pipeline.item_rows)
-    elif start.lanes is None:
-        start = _remembering(pipeline, _cut_into_lanes(pipeline, start, lanes or readers, mode), readers // workers)
-    else:
-        start = _remembering(pipeline, _with_item_rows_of(pipeline, start), readers // workers)
-    start, own = _with_digest(pipeline, state, start, continues=delivered is not None)
-    return progress_from(pipeline, start, reader, readers, workers=workers, delivered=delivered, own_sum=own)
-
-
 def progress_from(
-    pipeline: Pipeline,
-    start: State,
-    reader: int,
-    readers: int,
-    *,
-    workers: int = 1,
-    delivered: ReaderProgress | None = None,
-    own_sum: int = 0,
+    pipeline: Pipeline, start: State, reader: int, readers: int, delivered: ReaderProgress | None = None, **own: int
 ) -> Progress:
     """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
     session = session_from(pipeline, start, readers, delivered)
     if isinstance(session, UncountedSession):
-        return ReportedProgress(session, reader, workers=workers, delivered=delivered, own_sum=own_sum)
-    turns = 0 if delivered is None else delivered.items[0]
-    return Progress(session, reader, workers=workers, turns=turns, own_sum=own_sum)
+        return ReportedProgress(session, reader, delivered, **own)
+    return Progress(session, reader, delivered, **own)
 
 
 def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, int]:
@@ -93,12 +55,21 @@ def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: b
 
 def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
     """The start of a session, with a history that has it, if ranks deliver items by counts alone."""
-    counted = pipeline.uniform or (pipeline.counted and start.mode == "example" and not pipeline.masks(start.edits))
-    if start.lanes is None or not counted or start.earlier or start.appended or not start.positions.in_step:
+    assert start.lanes is not None, "its epoch is cut into lanes"
+    if start.earlier or start.appended or not start.positions.in_step or not _counts(pipeline, start):
         return replace(start, history=())
     balanced = pipeline.balanced or 0
     record = SessionRecord(start.epoch, start.lanes, start.turn, ranks, start.item_rows, start.mode, balanced)
     return replace(start, history=remember(start.history, record))
+
+
+def _counts(pipeline: Pipeline, start: State) -> bool:
+    """True if the items that readers take from a state are counted.
+
+    Lanes of whole files stay with their readers, so that no file is read by two of them. If rows are masked, a pack may
+    lose all of its documents, which only reading tells.
+    """
+    return pipeline.uniform or (pipeline.counted and start.mode == "example" and not pipeline.masks(start.edits))
 
 
 def settled(pipeline: Pipeline, state: State) -> State:
@@ -126,8 +97,7 @@ def session_from(
     """A session of readers that start from a complete state, or continue after what one of them ``delivered``.
 
     A reader that has reported cursors continues to do so, even if its pipeline is counted by now, also in the next
-    epochs: other readers may still be in an earlier one. Lanes of whole files stay with their readers, so that no file
-    is read by two of them. If rows are masked, a pack may lose all of its documents, which only reading tells.
+    epochs: other readers may still be in an earlier one.
     """
     reports_cursors = bool(start.earlier) or (delivered is not None and delivered.reader is not None)
     if not pipeline.counted and any(stage.length_column is not None for stage in pipeline.stages):
@@ -136,13 +106,12 @@ def session_from(
             "steps, and the state of any one rank restores all.",
             logging.INFO,
         )
-    if pipeline.uniform:
-        _check_not_balanced(pipeline)
-        has_owners = start.mode == "file" and len(start.positions) % readers == 0 and start.positions.in_step
-        return (FileSession if has_owners else Session)(pipeline, start, readers)
-    if not pipeline.counted or start.mode == "file" or pipeline.masks(start.edits) or reports_cursors:
+    counted = pipeline.uniform or (_counts(pipeline, start) and not reports_cursors)
+    if not counted:
         _check_not_balanced(pipeline)
         return UncountedSession(pipeline, start, readers)
+    if pipeline.uniform and start.mode == "file" and len(start.positions) % readers == 0 and start.positions.in_step:
+        return FileSession(pipeline, start, readers)
     return (Session if pipeline.balanced is None or readers == 1 else BalancedSession)(pipeline, start, readers)
 
 
@@ -185,21 +154,6 @@ def _without_foreign(state: State, reader: int, readers: int) -> State:
     return replace(state, earlier=())
 
 
-def _cut_into_lanes(pipeline: Pipeline, state: State, lanes: int, mode: Literal["file", "example"]) -> State:
-    """The beginning of an epoch."""
-    positions = LanePositions(((lanes, LanePosition(pipeline.begin)),))
-    return replace(state, lanes=lanes, mode=mode, turn=0, item_rows=pipeline.item_rows, positions=positions)
-
-
-def _with_item_rows_of(pipeline: Pipeline, state: State) -> State:
-    """A complete state, with the pipeline's batch size."""
-    if state.item_rows == pipeline.item_rows:
-        return state
-    if not state.positions.in_step:
-        raise _other_item_rows(state.item_rows, pipeline.item_rows)
-    return replace(state, item_rows=pipeline.item_rows)
-
-
 def _other_item_rows(then: int, now: int) -> CheckpointMismatchError:
     return CheckpointMismatchError(
         f"The state counts items of {count('row', then)}, because some readers of a lane were ahead of others when it "
@@ -240,12 +194,30 @@ class Plan:
     """Gives all ranks the same number of items in an epoch, by repeating or leaving out at most one per rank."""
 
     def begin(self, state: State) -> Progress:
-        """The progress of this process, which may be a worker of a DataLoader, when it starts from a state."""
+        """The progress of this process, which may be a worker of a DataLoader, when it starts from a state.
+
+        A complete state starts a new session, with any number of readers. A partial state continues its session, and
+        only for the reader that saved it.
+        """
         worker, workers = torch_worker() or (0, 1)
-        reader, readers = self.rank + self.ranks * worker, self.ranks * workers
-        return begin(
-            self.pipeline, state, reader=reader, readers=readers, workers=workers, lanes=self.lanes, mode=self.mode
-        )
+        pipeline, reader, readers = self.pipeline, self.rank + self.ranks * worker, self.ranks * workers
+        start = settled(pipeline, _without_foreign(state, reader, readers))
+        delivered, start = start.reader_progress, replace(start, reader_progress=None)
+        counts_items = not start.positions.in_step
+        if delivered is not None:
+            _check_reader_progress(delivered, reader=reader, readers=readers, workers=workers)
+            _check_not_balanced(pipeline)
+            counts_items = delivered.reader is None or start.counts_items(readers)
+        if counts_items and start.item_rows != pipeline.item_rows:
+            raise _other_item_rows(start.item_rows, pipeline.item_rows)
+        if start.lanes is None:
+            lanes = self.lanes or readers
+            positions = LanePositions(((lanes, LanePosition(pipeline.begin)),))
+            start = replace(start, lanes=lanes, mode=self.mode, turn=0, positions=positions)
+        if delivered is None:
+            start = _remembering(pipeline, replace(start, item_rows=pipeline.item_rows), self.ranks)
+        start, own = _with_digest(pipeline, state, start, continues=delivered is not None)
+        return progress_from(pipeline, start, reader, readers, delivered, workers=workers, own_sum=own)
 
     def check(self, state: State) -> None:
         """Raise if this process cannot resume from a state, or no run can have reached it."""
@@ -275,6 +247,11 @@ class Plan:
         steps = -(-max(items) // self.items_per_step) if self.even == "pad" else min(items) // self.items_per_step
         return steps * self.items_per_step
 
+    def items_of(self, session: Session, reader: int) -> int:
+        """The number of items that a reader gets from a session, which is counted and ends."""
+        items = self.items_per_rank(session)
+        return session.reader_items(reader) if items is None else items
+
     def length(self, epoch: int) -> int:
         """The number of items that this rank gets in the loop that has this epoch. Raises if it is not known."""
         reason = self.why_not_counted()
@@ -291,8 +268,7 @@ class Plan:
         progress = self.begin(State(epoch=epoch))
         if not self.pipeline.uniform:
             count_ahead(progress.session.lanes)
-        items = self.items_per_rank(progress.session)
-        return progress.session.reader_items(progress.reader) if items is None else items
+        return self.items_of(progress.session, progress.reader)
 
     def ends_pass(self, start: State, *, empty: bool) -> bool:
         """True if a pass that has read the rest of an epoch, from ``start``, ends there.

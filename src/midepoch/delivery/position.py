@@ -37,15 +37,14 @@ class SharedWithWorkers:
     def set_epoch(self, epoch: int) -> None:
         """Send the epoch to the workers, including those that are already running."""
         self._numbers[EPOCH] = epoch
-        self._numbers[EPOCHS_SET] += 1
-        self._chosen()
+        self._choose(EPOCHS_SET)
 
     def state_loaded(self) -> None:
         """Record that a state was loaded. Only workers that start later receive it."""
-        self._numbers[STATES_LOADED] += 1
-        self._chosen()
+        self._choose(STATES_LOADED)
 
-    def _chosen(self) -> None:
+    def _choose(self, counter: int) -> None:
+        self._numbers[counter] += 1
         self._numbers[HAVE_READ] = 0
         self._seen = (self._numbers[EPOCHS_SET], self._numbers[STATES_LOADED])
 
@@ -125,7 +124,8 @@ class Position:
                 "The last pass was left before its end, and this one starts again at the same point. To continue after "
                 "the last item instead, call x.load_state_dict(x.state_dict()) first; for another epoch, set_epoch."
             )
-        run = Pass(self, plan, self._start, revision=self._revision, error=error)
+        run = Pass(self, plan, self._start, self._revision)
+        run.error = error
         self._started.add(run)
         self._last_started = run
         return run

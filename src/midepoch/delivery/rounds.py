@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from midepoch._common.checks import count
 
+Counts = tuple[Callable[[int, int], bool], Callable[[int], int]]
+"""Whether a lane has an item with an ordinal, and how many items it has."""
 NO_END = 1 << 62
 """The number of an item that no reader reaches."""
 
@@ -53,21 +55,15 @@ class Rounds:
     """The items of some lanes as one sequence. A lane that has run out is passed over."""
 
     def __init__(
-        self,
-        order: Sequence[int],
-        has: Callable[[int, int], bool],
-        total: Callable[[int], int],
-        *,
-        begins: Mapping[int, int] | None = None,
-        at_once: int = 1,
+        self, order: Sequence[int], counts: Counts, at_once: int = 1, begins: Mapping[int, int] | None = None
     ) -> None:
         """``order`` has the lanes in the order of their turns.
 
-        ``has(lane, ordinal)`` says whether a lane has an item, and counts no further than it must; ``total(lane)`` is
-        the number of a lane's items. A lane's first item is in round 0, or in the round that ``begins`` says. It is
-        looked ahead by ``at_once`` rounds at most.
+        ``counts`` says whether a lane has an item, and counts no further than it must, and how many items a lane has. A
+        lane's first item is in round 0, or in the round that ``begins`` says. It is looked ahead by ``at_once`` rounds
+        at most.
         """
-        self.order, self._has, self._total, self._begins, self._at_once = order, has, total, begins or {}, at_once
+        self.order, (self._has, self._total), self._begins, self._at_once = order, counts, begins or {}, at_once
         self._segments: list[Segment] = []
         self._own_lane = 0
 

@@ -6,8 +6,7 @@ the number of items, because the items of lanes are counted. ``FileSession`` and
 to readers in other ways.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -18,7 +17,7 @@ import numpy as np
 
 from midepoch._common.checks import count
 from midepoch._common.hashing import I64
-from midepoch.checkpoint.lanes import Cursor, LaneDelivery, LanePosition, join
+from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import LanePositions, State
 from midepoch.delivery.rounds import NO_END, Rounds, Run
 from midepoch.errors import CheckpointMismatchError
@@ -83,9 +82,7 @@ class AnySession:
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         """Begin at ``start``, a complete state of an epoch that is cut into lanes."""
         if start.lanes is None or start.reader_progress is not None:
-            raise CheckpointMismatchError(
-                "The state is damaged: it is not the complete state of an epoch with lanes. Load an earlier checkpoint."
-            )
+            raise CheckpointMismatchError.damaged("it is not the complete state of an epoch with lanes")
         self.pipeline, self.start, self.readers = pipeline, start, readers
         self.lanes = PipelineLanes.of(pipeline, start)
         self.positions: list[LanePosition] = start.positions.expand()
@@ -100,10 +97,8 @@ class AnySession:
         """Raise if a cursor, or the last item ``ahead`` of it, is after the lane's end."""
         reached = self.lanes.reaches(lane, cursor, self.start.item_rows)
         if not reached or ahead > self.lanes.size(lane):
-            raise CheckpointMismatchError(
-                f"The state is damaged: the cursor {list(cursor)} of lane {lane} of {len(self.positions)} is after "
-                "the lane's end. Load an earlier checkpoint."
-            )
+            where = f"lane {lane} of {len(self.positions)}"
+            raise CheckpointMismatchError.damaged(f"the cursor {list(cursor)} of {where} is after the lane's end")
 
 
 class Session(AnySession):
@@ -120,7 +115,7 @@ class Session(AnySession):
         self._reached: dict[int, tuple[int, LanePosition]] = {}
         lanes = len(self.positions)
         turn_order = [(start.turn + number) % lanes for number in range(lanes)]
-        self.rounds = Rounds(turn_order, self.has, self.total, at_once=self._most_rounds)
+        self.rounds = Rounds(turn_order, (self.has, self.total), self._most_rounds)
 
     def lane_items(self, lane: int) -> CountedItems:
         """The items that a lane had left."""
@@ -211,33 +206,36 @@ class Session(AnySession):
             if segment is not None and segment.first == 0 and len(segment.lanes) == lanes:
                 moved = start.positions.advanced(start.turn, number, start.item_rows)
                 return replace(start, turn=start.turn + number, positions=moved)
-        return self._state(number if number == 0 or self.rounds.has(number - 1) else self.rounds.total())
+        return self._state(self._at_most(number))
+
+    def _at_most(self, number: int) -> int:
+        """A number of items, or that of all items if there are not so many."""
+        return number if number == 0 or self.rounds.has(number - 1) else self.rounds.total()
 
     def after_each(self, items: Sequence[int]) -> State:
         """The same if each rank has several workers; ``items`` has the number of items of each worker."""
-        ranks, deliveries = self.readers // len(items), []
+        ranks, first = self.readers // len(items), self._at_most(self.readers * min(items))
+        delivered: set[int] = set()
         for reader in range(self.readers):
-            delivered = items[reader // ranks]
-            if delivered and not self.rounds.has(reader + self.readers * (delivered - 1)):
-                delivered = self.reader_items(reader)
-            end = reader + self.readers * (delivered - 1) + 1 if delivered else 0
-            deliveries.append(LaneDelivery(reader, end, (end,)))
-        joined = join(LanePosition((0,)), self.readers, deliveries)
-        return self._state(joined.cursor[0], joined.delivered_ahead)
+            end = self._at_most(self.readers * items[reader // ranks])
+            delivered.update(range(first + (reader - first) % self.readers, end, self.readers))
+        return self._after(first, delivered)
 
-    def _state(self, number: int, ahead: Sequence[int] = ()) -> State:
-        """The state after the first ``number`` items, and after those ``ahead`` of them."""
+    def _after(self, first: int, delivered: Collection[int]) -> State:
+        """The state after the first items of the sequence, and after these ones, whose numbers may be larger."""
+        number = next(number for number in range(first, NO_END) if number not in delivered)
+        return self._state(number, [one for one in delivered if one > number])
+
+    def _state(self, number: int, ahead: Collection[int] = ()) -> State:
+        """The state after the first ``number`` items, and after these ones, which are ahead of others."""
         delivered = self.rounds.delivered(number)
         positions = [self.lane_after(lane, delivered[lane]) for lane in range(len(delivered))]
-        offsets: dict[int, list[int]] = defaultdict(list)
-        for offset in ahead:
-            found = self.rounds.located(number + offset)
+        for found in map(self.rounds.located, ahead):
             assert found is not None
             lane, ordinal = found
-            offsets[lane].append(positions[lane].offset(ordinal - delivered[lane]))
-        for lane, more in offsets.items():
             cursor, known = positions[lane]
-            positions[lane] = LanePosition(cursor, tuple(sorted({*known, *more})))
+            offset = self.lane_after(lane, delivered[lane]).offset(ordinal - delivered[lane])
+            positions[lane] = LanePosition(cursor, tuple(sorted({*known, offset})))
         return self._at(positions, self._turn_after(number))
 
     def _at(self, positions: Sequence[LanePosition], turn: int) -> State:
@@ -264,16 +262,13 @@ class FileSession(Session):
     def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
         """Begin at a state of lanes of which no items were delivered ahead. There are as many for each reader."""
         super().__init__(pipeline, start, readers)
-        self._of_readers: dict[int, Rounds] = {}
+        own_lanes = (range(reader, len(self.positions), readers) for reader in range(readers))
+        self._of_readers = [self._rounds_of(lanes) for lanes in own_lanes]
 
-    def _rounds_of(self, reader: int) -> Rounds:
+    def _rounds_of(self, lanes: range) -> Rounds:
         """The sequence of a reader's items. An item's round is its place in its lane."""
-        if reader not in self._of_readers:
-            lanes = range(reader, len(self.positions), self.readers)
-            begins = {lane: self._items_before(lane) for lane in lanes}
-            rounds = Rounds(lanes, self.has, self.total, begins=begins, at_once=self._most_rounds)
-            self._of_readers[reader] = rounds
-        return self._of_readers[reader]
+        begins = {lane: self._items_before(lane) for lane in lanes}
+        return Rounds(lanes, (self.has, self.total), self._most_rounds, begins)
 
     def _items_before(self, lane: int) -> int:
         """The number of items that a lane had delivered."""
@@ -282,11 +277,11 @@ class FileSession(Session):
         return -(-self.positions[lane].cursor[0] // self.start.item_rows)
 
     def sequence(self, reader: int) -> tuple[Rounds, int, int]:
-        return self._rounds_of(reader), 0, 1
+        return self._of_readers[reader], 0, 1
 
     def delivery_of(self, lane: int, ordinal: int) -> Delivered:
         reader = lane % self.readers
-        step = self._rounds_of(reader).number(lane, ordinal)
+        step = self._of_readers[reader].number(lane, ordinal)
         items = (min(step + (other < reader), self.reader_items(other)) for other in range(self.readers))
         return Delivered(reader, step, sum(items))
 
@@ -307,8 +302,7 @@ class FileSession(Session):
         if len(items) > 1 and ranks > 1:
             self._check_in_step(items, ranks)
         most = 0
-        for reader in range(self.readers):
-            rounds = self._rounds_of(reader)
+        for reader, rounds in enumerate(self._of_readers):
             delivered = min(items[reader // ranks], rounds.total())
             most = max(most, delivered)
             for lane, ordinals in rounds.delivered(delivered).items():
@@ -408,9 +402,7 @@ class BalancedSession(Session):
         shares = self._shares_of(step) if done else None
         if shares is None:
             return super().after(items)
-        delivered = sorted(number for share in shares for number in share[:done])
-        number = next(number for number in range(step * self._size, NO_END) if number not in delivered)
-        return self._state(number, [ahead - number for ahead in delivered if ahead > number])
+        return self._after(step * self._size, {number for share in shares for number in share[:done]})
 
     def after_each(self, items: Sequence[int]) -> State:
         raise NotImplementedError("A balanced session has one reader a rank.")

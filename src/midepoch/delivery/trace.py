@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import I64
@@ -18,7 +19,7 @@ from midepoch.checkpoint.digest import WHY_UNKNOWN, WORD, RowDigest
 from midepoch.checkpoint.history import SessionRecord, sessions_of
 from midepoch.checkpoint.state import State
 from midepoch.delivery.passes import Pass, Progress
-from midepoch.delivery.plan import Plan, begin
+from midepoch.delivery.plan import Plan
 from midepoch.delivery.session import AnySession, Session
 from midepoch.delivery.tokens import EpochAmounts
 from midepoch.errors import DigestMismatchError
@@ -26,29 +27,17 @@ from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.stages.batch import Batch
-from midepoch.stages.counted import WHOLE, CountedItems, TracedRows
+from midepoch.stages.counted import WHOLE, CountedItems
 
-SCHEMA = pa.schema(
-    [
-        ("epoch", pa.int64()),
-        ("step", pa.int64()),
-        ("rank", pa.int64()),
-        ("item", pa.int64()),
-        ("place", pa.int64()),
-        ("document", pa.int64()),
-        ("part", pa.string()),
-        ("file", pa.string()),
-        ("row", pa.int64()),
-        ("start", pa.int64()),
-        ("stop", pa.int64()),
-    ]
-)
+COLUMNS = ("epoch", "step", "rank", "item", "place", "document", "part", "file", "row", "start", "stop")
+SCHEMA = pa.schema([(name, pa.string() if name in ("part", "file") else pa.int64()) for name in COLUMNS])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedSession:
     """A session of an epoch, and what came before it."""
 
+    plan: Plan
     session: Session
     first_step: int
     first_item: int
@@ -56,8 +45,15 @@ class TracedSession:
     """The number of its turns; None for the last session, which runs to the end of the epoch."""
 
     def has(self, rank: int, step: int) -> bool:
-        """True if a rank has an item at a step, counted from the session's start, before the next session."""
-        return self.turns is None or step < self.session.items_of_reader(rank, self.turns)
+        """True if a rank gets an item at a step, counted from the session's start, if there are enough items."""
+        if self.turns is not None:
+            return step < self.session.items_of_reader(rank, self.turns)
+        return self.plan.even != "drop" or step < self.most_items
+
+    @property
+    def most_items(self) -> int:
+        """The most items of a rank until the end of the epoch, those included that it repeats to keep ranks even."""
+        return max(self.plan.items_of(self.session, rank) for rank in range(self.session.readers))
 
 
 def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None = None) -> pa.Table:
@@ -66,16 +62,14 @@ def trace(run: Pass, step: int, *, epoch: int | None = None, ranks: int | None =
     epoch = run.epoch if epoch is None else check_integer("epoch", epoch)
     sessions = traced_sessions(run, epoch, ranks)
     for part in sessions:
-        lines = [
-            _lines(epoch, step, rank, part, *found)
-            for rank in range(part.session.readers)
-            if (found := _item_at(run.plan, part, rank, step - part.first_step)) is not None
-        ]
+        own = step - part.first_step
+        items = [part.session.item(rank, own) for rank in range(part.session.readers) if part.has(rank, own)]
+        lines = [_lines(epoch, part, *item) for item in items if item is not None]
         if lines:
             return pa.concat_tables(lines)
     last = sessions[-1]
     raise IndexError(
-        f"Epoch {epoch} has no step {step:,}: it has {count('step', last.first_step + _steps_left(run.plan, last))}, "
+        f"Epoch {epoch} has no step {step:,}: it has {count('step', last.first_step + last.most_items)}, "
         "counted from 0."
     )
 
@@ -105,21 +99,19 @@ def traced_sessions(run: Pass, epoch: int, ranks: int | None = None) -> list[Tra
         reason = "the state that was loaded holds what one of several readers delivered, or rows were left out of packs"
     if reason is not None:
         raise ValueError(f"The rows of a step are known only where items are counted: {reason}.")
-    records: Sequence[SessionRecord] | None
+    records: Sequence[SessionRecord] | None = sessions_of(start.history, epoch)
     if ranks is not None or epoch > start.epoch:
         ranks = plan.ranks if ranks is None else check_integer("ranks", ranks, least=1)
-        lanes = plan.lanes or ranks
         pipeline = plan.pipeline
-        records = [SessionRecord(epoch, lanes, 0, ranks, pipeline.item_rows, plan.mode, pipeline.balanced or 0)]
-    else:
-        records = sessions_of(start.history, epoch)
+        size, balanced = pipeline.item_rows, pipeline.balanced or 0
+        records = [SessionRecord(epoch, plan.lanes or ranks, 0, ranks, size, plan.mode, balanced)]
     if records is None:
         raise ValueError(
             f"The run does not know which ranks read epoch {epoch}: it was resumed from a state of uncounted "
             "items, or of readers that were not in step, or was resized very often. Pass ranks=n to trace it as a run "
             "of n ranks from the beginning of that epoch."
         )
-    sessions = list(_rebuilt(plan.pipeline, State(epoch=epoch), records))
+    sessions = list(_rebuilt(plan, State(epoch=epoch), records))
     if ranks is None and epoch == start.epoch and not _leads_to(sessions[-1].session, start):
         raise ValueError(
             f"The state of epoch {epoch} does not follow from its history, so its steps cannot be traced. Some readers "
@@ -134,16 +126,15 @@ def _leads_to(session: Session, state: State) -> bool:
     return turns >= 0 and session.after_turns(turns).positions == state.positions
 
 
-def _rebuilt(pipeline: Pipeline, state: State, records: Sequence[SessionRecord]) -> Iterator[TracedSession]:
+def _rebuilt(plan: Plan, state: State, records: Sequence[SessionRecord]) -> Iterator[TracedSession]:
     first_step = first_item = 0
     for number, record in enumerate(records):
-        with_batches = replace(_with_item_rows(pipeline, record.item_rows), balanced=record.balanced or None)
-        session = begin(
-            with_batches, state, reader=0, readers=record.ranks, workers=1, lanes=record.lanes, mode=record.mode
-        ).session
+        pipeline = replace(_with_item_rows(plan.pipeline, record.item_rows), balanced=record.balanced or None)
+        of_ranks = replace(plan, ranks=record.ranks, rank=0, lanes=record.lanes, mode=record.mode)
+        session = replace(of_ranks, pipeline=pipeline).begin(state).session
         assert isinstance(session, Session), "only counted sessions are in a history"
         turns = records[number + 1].turn - record.turn if number + 1 < len(records) else None
-        yield TracedSession(session=session, first_step=first_step, first_item=first_item, turns=turns)
+        yield TracedSession(plan=plan, session=session, first_step=first_step, first_item=first_item, turns=turns)
         if turns is not None:
             first_step += max(session.items_of_reader(rank, turns) for rank in range(record.ranks))
             first_item += session.items_in(turns)
@@ -166,55 +157,30 @@ def _with_item_rows(pipeline: Pipeline, item_rows: int) -> Pipeline:
     return replace(pipeline, stages=tuple(stages))
 
 
-def _item_at(plan: Plan, part: TracedSession, rank: int, step: int) -> tuple[int, int] | None:
-    """The lane and ordinal of a rank's item, unless it comes in a later session or is left out to keep ranks even."""
-    if not part.has(rank, step):
-        return None
-    if part.turns is None and plan.even == "drop" and step >= (plan.items_per_rank(part.session) or 0):
-        return None
-    return part.session.item(rank, step)
-
-
-def _steps_left(plan: Plan, part: TracedSession) -> int:
-    """The number of steps from the start of the last session to the end of the epoch."""
-    items = plan.items_per_rank(part.session)
-    if items is not None:
-        return items
-    return max(map(part.session.reader_items, range(part.session.readers)))
-
-
 def _lines_of_row(epoch: int, part: TracedSession, file: str, row: int) -> Iterator[pa.Table]:
     for lane in range(len(part.session.positions)):
         for ordinal in part.session.lane_items(lane).find(file, row).tolist():
             rank, step, _ = part.session.delivery_of(lane, ordinal)
             if part.has(rank, step):
-                lines = _lines(epoch, part.first_step + step, rank, part, lane, ordinal)
-                yield lines.filter(_is_row(lines, file, row))
+                lines = _lines(epoch, part, lane, ordinal)
+                yield lines.filter((pc.field("file") == file) & (pc.field("row") == row))
 
 
-def _is_row(lines: pa.Table, file: str, row: int) -> pa.Array:
-    names_and_rows = zip(lines["file"].to_pylist(), lines["row"].to_pylist(), strict=True)
-    return pa.array([name == file and number == row for name, number in names_and_rows], pa.bool_())
-
-
-def _lines(epoch: int, step: int, rank: int, part: TracedSession, lane: int, ordinal: int) -> pa.Table:
+def _lines(epoch: int, part: TracedSession, lane: int, ordinal: int) -> pa.Table:
     """The rows of an item."""
-    rows, delivery = part.session.lane_items(lane).trace(np.array([ordinal])), part.session.delivery_of(lane, ordinal)
-    return _table(epoch, step, rank, part.first_item + delivery.item, rows)
-
-
-def _table(epoch: int, step: int, rank: int, item: int, rows: TracedRows) -> pa.Table:
-    number = len(rows.rows)
-    packed = rows.starts != WHOLE
+    rank, step, item = part.session.delivery_of(lane, ordinal)
+    rows = part.session.lane_items(lane).trace(np.array([ordinal]))
+    numbers = (epoch, part.first_step + step, rank, part.first_item + item)
+    is_row = rows.starts == WHOLE
     columns: list[Any] = [
-        *(np.full(number, value, np.int64) for value in (epoch, step, rank, item)),
+        *(np.full(len(rows.rows), value, np.int64) for value in numbers),
         rows.places,
-        pa.array(rows.documents, mask=~packed),
+        pa.array(rows.documents, mask=is_row),
         pa.array([name or None for name in rows.parts.tolist()], pa.string()),
         pa.array(rows.files.tolist(), pa.string()),
         rows.rows,
-        pa.array(rows.starts, mask=~packed),
-        pa.array(rows.stops, mask=~packed),
+        pa.array(rows.starts, mask=is_row),
+        pa.array(rows.stops, mask=is_row),
     ]
     return pa.table(columns, schema=SCHEMA)
 
@@ -306,12 +272,11 @@ def epoch_progress(run: Pass) -> EpochProgress:
     step = progress.items
     if not isinstance(session, Session) or session.is_endless:
         return EpochProgress.of(progress, step, None)
-    per_rank = plan.items_per_rank(session)
-    left = (session.reader_items(progress.reader) if per_rank is None else per_rank) - step
+    left = plan.items_of(session, progress.reader) - step
     with suppress(ValueError):  # its sessions are not known
         last = traced_sessions(run, run.epoch)[-1]
         turns = session.start.turn - last.session.start.turn
-        is_padded = per_rank is not None and plan.even == "pad"  # then all ranks take the steps of the longest
+        is_padded = plan.keeps_even(session) and plan.even == "pad"  # then all ranks take the steps of the longest
         ranks = range(last.session.readers) if is_padded else (progress.reader,)
         step += last.first_step + max(last.session.items_of_reader(rank, turns) for rank in ranks)
     return EpochProgress.of(progress, step, step + left)

@@ -29,16 +29,9 @@ class ReportedProgress(Progress):
     session: UncountedSession
 
     def __init__(
-        self,
-        session: UncountedSession,
-        reader: int,
-        *,
-        workers: int = 1,
-        delivered: ReaderProgress | None = None,
-        own_sum: int = 0,
+        self, session: UncountedSession, reader: int, delivered: ReaderProgress | None = None, **own: int
     ) -> None:
-        turns = 0 if delivered is None else delivered.turns_taken
-        super().__init__(session, reader, workers=workers, turns=turns, own_sum=own_sum)
+        super().__init__(session, reader, delivered, **own)
         self.rotation = session.assignment.rotation(reader)
         known = {} if delivered is None else {lane: (end, cursor) for lane, end, cursor in delivered.deliveries}
         self._delivered = [known.get(lane, (0, session.positions[lane].cursor)) for lane in self.rotation]

@@ -66,9 +66,7 @@ def adopt(pipeline: Pipeline, state: State, then: Any) -> State:
         _check_countable(pipeline, progress)
         cursors += [cursor for _, _, cursor in progress.deliveries]
     if any(len(cursor) != width for cursor in cursors):
-        raise CheckpointMismatchError(
-            f"The state is damaged: its cursors do not have {count('number', width)}. Load an earlier checkpoint."
-        )
+        raise CheckpointMismatchError.damaged(f"its cursors do not have {count('number', width)}")
     if edits:
         state = with_edits(pipeline, state, edits)
         log.warning("The run was edited since the checkpoint: %s. All others come exactly once.", "; ".join(changes))
@@ -85,16 +83,13 @@ def _check_countable(pipeline: Pipeline, progress: ReaderProgress) -> None:
             f"{pipeline.why_not_counted()}. If it was surveyed when the state was saved, survey it again."
         )
     if progress.reader is not None and pipeline.uniform:
-        raise CheckpointMismatchError(
-            "The state is damaged: what its reader delivered is counted as in another kind of pipeline. Load an "
-            "earlier checkpoint."
-        )
+        raise CheckpointMismatchError.damaged("what its reader delivered is counted as in another kind of pipeline")
 
 
 def adoption(pipeline: Pipeline, then: Any) -> AdoptedCheckpoint:
     """Accept a checkpoint with the fingerprint ``then``, or raise CheckpointMismatchError and say what differs."""
     if not isinstance(then, Mapping) or not {"data", "pipeline"} <= set(then):
-        raise CheckpointMismatchError("The state is damaged: it has no fingerprint. Load an earlier checkpoint.")
+        raise CheckpointMismatchError.damaged("it has no fingerprint")
     try:
         move, described, changes, edits, move_edits = pipeline.source.adopt(then)
         difference = pipeline_difference(described, pipeline.fingerprint["pipeline"])
@@ -248,10 +243,8 @@ def _moved_parts(
     """
     widths = [part.width for part in saved.values()]
     if len(cursor) != sum(widths) + 2 * len(widths):
-        raise CheckpointMismatchError(
-            f"The state is damaged: a cursor has {len(cursor)} numbers, which do not fit the parts "
-            f"{', '.join(saved)}. Load an earlier checkpoint."
-        )
+        fits = f"which do not fit the parts {', '.join(saved)}"
+        raise CheckpointMismatchError.damaged(f"a cursor has {len(cursor)} numbers, {fits}")
     positions = {name: PartPosition(0, 0, part.begin) for name, part in parts.items()}
     for name, (drawn, times_ended, own) in zip(saved, split_positions(cursor, widths), strict=True):
         if name in known:

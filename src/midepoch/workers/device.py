@@ -136,23 +136,13 @@ def on_device(all_turns: Generator[Turns | None, None, None], device: torch.devi
     """
     process, this_process, is_exiting = os.getpid(), os.getpid, sys.is_finalizing  # modules are emptied at the end
     waiting: tuple[Turns, Callable[[], None]] | None = None
-    error: Exception | None = None
-    started = _started(all_turns, device)
     try:
-        while error is None:
-            ready = waiting
-            try:
-                waiting = next(started)
-            except StaleIteratorError:
-                raise
-            except Exception as raised:
-                waiting, error = None, raised
+        for started in _started(all_turns, device):
+            ready, waiting = waiting, started
             if ready is not None:
                 ready[1]()
                 yield ready[0]
-            del ready
-        if not isinstance(error, StopIteration):
-            raise error
+            del ready, started
     finally:
         all_turns.close()
         if waiting is not None and process == this_process() and not is_exiting():
@@ -162,20 +152,27 @@ def on_device(all_turns: Generator[Turns | None, None, None], device: torch.devi
 def _started(
     all_turns: Iterator[Turns | None], device: torch.device
 ) -> Iterator[tuple[Turns, Callable[[], None]] | None]:
-    """Each turn with its copies under way, and what to call before it is used. None stays None."""
+    """Each turn with its copies under way, and what to call before it is used. None stays None, and is at the end."""
     is_first = True
-    for many in all_turns:
-        for turns in one_by_one(() if many is None else (many,)):
-            moved, wait = [], _nothing
-            for item in turns.items:
-                if is_first:
-                    _check_first(item)
-                    is_first = False
-                on_it, wait = start_copies(item, device)
-                moved.append(on_it)
-            yield turns._replace(items=moved), wait
-        if many is None:
-            yield None
+    try:
+        for many in all_turns:
+            for turns in one_by_one(() if many is None else (many,)):
+                moved, wait = [], _nothing
+                for item in turns.items:
+                    if is_first:
+                        _check_first(item)
+                        is_first = False
+                    on_it, wait = start_copies(item, device)
+                    moved.append(on_it)
+                yield turns._replace(items=moved), wait
+            if many is None:
+                yield None
+    except StaleIteratorError:
+        raise
+    except Exception:
+        yield None  # so that what was made before is delivered
+        raise
+    yield None
 
 
 def _check_first(item: Any) -> None:

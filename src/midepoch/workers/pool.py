@@ -34,7 +34,7 @@ class WorkerPool:
     def __init__(
         self, loader: DataLoader[Any], plan: Plan, *, ahead: int | None, restarts: int, workers: Workers | None
     ) -> None:
-        """Start workers with the settings of a loader. ``ahead`` is as for a :class:`~workers.process.Sender`.
+        """Start workers with the settings of a loader. ``ahead`` is as for an :class:`~workers.process.Outbox`.
 
         Without ``workers`` they are processes. A worker that dies is started again, ``restarts`` times since it last
         sent a turn.
@@ -159,16 +159,14 @@ class Inbox:
 
         An error is raised with ``wait`` only: others have turns before.
         """
-        begun, deaths = time.monotonic(), len(self._deaths)
+        self._waiting_since = time.monotonic()
         while not self._arrived and not self._has_ended and self._error is None:
             seconds: float = CHECK_SECONDS if wait else 0
             if wait and self._timeout:
-                seconds = min(seconds, self._timeout + begun - time.monotonic())
+                seconds = min(seconds, self._timeout + self._waiting_since - time.monotonic())
                 if seconds <= 0:
                     raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
             message = self._receive(seconds)
-            if len(self._deaths) > deaths:
-                begun, deaths = time.monotonic(), len(self._deaths)
             if message is not None:
                 self._take_in(message)
             elif not wait:
@@ -179,12 +177,11 @@ class Inbox:
 
     def start(self) -> None:
         """Let the worker start with its first turn that was not received."""
+        self._waiting_since = time.monotonic()
         progress, session = self._progress, self._progress.session
-        first = self._next - progress.turns_taken
+        place = session.readers, progress.reader, self._next - progress.turns_taken
         try:
-            self._pool.worker(self._number).start(
-                (session.start, progress.reader_progress(), session.readers, progress.reader, first)
-            )
+            self._pool.worker(self._number).start((session.start, progress.reader_progress(), *place))
         except WorkerDiedError as death:
             self._replace(death)
 

@@ -18,7 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,17 +121,18 @@ class MessageWorker(ABC):
         """Let the worker start from a resume point, whatever it does now."""
         self._round += 1
         try:
-            self._tell((self._round, resume_point))
+            self._send(pickle.dumps((self._round, resume_point)))
         except OSError as error:
             raise self._death() from error
 
     def interrupt(self) -> None:
         """Let the worker do nothing more until it is started again."""
-        with suppress(OSError):
-            self._tell((self._round, None))
+        self._tell((self._round, None))
 
     def _tell(self, order: Order) -> None:
-        self._send(pickle.dumps(order))
+        """Tell the worker something. One that has died has sent everything that is in its memory."""
+        with suppress(OSError):
+            self._send(pickle.dumps(order))
 
     def receive(self, seconds: float) -> Message | None:
         """The next message since the start; None if none comes in that time. Raises if none can come any more."""
@@ -171,14 +173,12 @@ class MessageWorker(ABC):
     def tell_received(self) -> None:
         """Tell the worker of all messages that were received."""
         if self._received:
-            with suppress(OSError):  # a worker that died has sent everything that is in its memory
-                self._tell(self._received)
+            self._tell(self._received)
             self._received, self._received_bytes = [], 0
 
     def stop(self) -> None:
         """Let the worker end after the item that it makes."""
-        with suppress(OSError):
-            self._tell(None)
+        self._tell(None)
 
 
 class ProcessWorker(MessageWorker):
@@ -205,7 +205,7 @@ class ProcessWorker(MessageWorker):
     def _read(self, seconds: float) -> bytes | None:
         if seconds:
             self.tell_received()
-        is_dead = self._is_gone or (seconds > 0 and self.has_died)
+        is_dead = self._is_gone or (seconds > 0 and self._process.exitcode is not None)
         if not self._is_gone and self._poll.poll(0 if is_dead else 1000 * seconds):
             try:
                 content = bytes(self._connection.recv_bytes())
@@ -230,11 +230,6 @@ class ProcessWorker(MessageWorker):
             reads=self._last_reads(),
             remedy=GUARD if could_not_start else "",
         )
-
-    @property
-    def has_died(self) -> bool:
-        """True if the process has ended."""
-        return self._process.exitcode is not None
 
     def _last_reads(self) -> str:
         """A sentence about what the worker read when it died; nothing if it read nothing."""
@@ -320,21 +315,21 @@ def run_worker(settings: WorkerSettings, number: int, connection: Connection, me
     """Take turns from one resume point after the other, until the main process says stop or is gone."""
     try:
         _prepare(settings, number)
-        link, places, init = Link(connection), Places(), settings.init
+        outbox, init = Outbox(connection, memory, ahead=settings.ahead), settings.init
         with suppress(OSError, ValueError):  # a limit of file sizes
             CURRENT_READS.write_to(memory.note())
         while True:
-            resume_point = link.next_start()
-            sender = Sender(memory, link, places, ahead=settings.ahead)
+            resume_point = outbox.next_start()
             try:
                 if init is not None:
                     init(number)
                     init = None
-                _take_turns(settings, resume_point, sender, link)
+                _take_turns(settings, resume_point, outbox)
+                outbox.report(end=b"")
             except _Interrupted:
                 continue
             except Exception:
-                link.send(end=_error(number))
+                outbox.report(end=_error(number))
     except (OSError, KeyboardInterrupt, _Stopped):
         pass  # the main process is gone, or stops its workers itself
 
@@ -352,27 +347,18 @@ def _prepare(settings: WorkerSettings, number: int) -> None:
     torch_workers._worker_info = torch_workers.WorkerInfo(**info)  # type: ignore[arg-type]
 
 
-def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, sender: "Sender", link: "Link") -> None:
+def _take_turns(settings: WorkerSettings, resume_point: ResumePoint, outbox: "Outbox") -> None:
     start, delivered, ranks, rank, first = resume_point
-    progress = progress_from(settings.plan.pipeline, start, rank, ranks, delivered=delivered)
+    progress = progress_from(settings.plan.pipeline, start, rank, ranks, delivered)
     all_turns = take_turns(progress, first, settings.workers, deferred=True)
-    clock = time.perf_counter
-    made = sent = 0.0
-    link.tally = lambda: progress.reading.tally()._replace(made=made, sent=sent - sender.idle, idle=sender.idle)
+    outbox.begin(progress.reading.tally)
     try:
-        begun = clock()
         for turns in all_turns:
-            finished = clock()
-            made += finished - begun
-            sender.send(turns)
+            outbox.send(turns)
             del turns  # so that the next items are made in their memory, which is still in the CPU cache
-            begun = clock()
-            sent += begun - finished
-        made += clock() - begun
     finally:
         all_turns.close()
-        sender.flush()  # what was made before an error is delivered
-    link.send(end=b"")
+        outbox.flush()  # what was made before an error is delivered
 
 
 def _error(worker: int) -> bytes:
@@ -388,47 +374,80 @@ def _error(worker: int) -> bytes:
         return pickle.dumps(error)
 
 
-class Sender:
-    """Writes the turns of a worker to shared memory and says where they are.
+class Outbox:
+    """Writes the turns of a worker to shared memory, and tells the main process where they are.
 
     Only numbers go through the connection: where a message is. The main process answers when it has copied the items,
     and their place is used again.
     """
 
-    def __init__(self, memory: SharedMemory, link: "Link", places: Places, *, ahead: int | None) -> None:
+    def __init__(self, connection: Connection, memory: SharedMemory, *, ahead: int | None) -> None:
         """``ahead`` is the number of items that the worker may be ahead; None bounds the bytes instead."""
-        self._memory, self._link, self._places, self._ahead = memory, link, places, ahead
+        self._connection, self._memory, self._ahead = connection, memory, ahead
         self._most_items = MESSAGE_ITEMS if ahead is None else max(1, ahead // 2)
+        self._places = Places()
+        self._parent, parent = os.getppid(), parent_process()
+        self._waits_for: list[Any] = [connection] if parent is None else [connection, parent.sentinel]
+        self._order: tuple[int, ResumePoint | None] | None = None
+        self._round = 0
+        self.begin(Tally)
+
+    def begin(self, tally: Callable[[], Tally]) -> None:
+        """Begin a round. ``tally`` says what making items has taken so far in it."""
+        self._tally, self._told = tally, Tally()
         self._start = self._used = self._room = self._turns = 0  # of the message under way
         self._last_sent = time.monotonic()
-        self.idle = 0.0
-        """Seconds in which the worker was as far ahead as it may be."""
+        self._begun = self._returned = time.perf_counter()
+        self._made = self._idle = 0.0  # seconds in which items were made, and it was as far ahead as it may be
+
+    def next_start(self) -> ResumePoint:
+        """Wait for a resume point."""
+        while True:
+            while self._order is None:
+                self._read()
+            (self._round, resume_point), self._order = self._order, None
+            self.begin(Tally)
+            if resume_point is not None:
+                return resume_point
+
+    def report(self, start: int = 0, size: int = 0, end: bytes | None = None) -> None:
+        """Say where items are, or that none follow, and what was done since the last report."""
+        now = time.perf_counter()
+        if end is not None:
+            self._made += now - self._returned
+        sent = now - self._begun - self._made - self._idle
+        tally = self._tally()._replace(made=self._made, sent=sent, idle=self._idle)
+        report = Report(self._round, start, size, tally.minus(self._told), end)
+        self._connection.send_bytes(pickle.dumps(tuple(report)))
+        self._told = tally
 
     def send(self, turns: Turns) -> None:
         """Write some turns. They are sent at once if they took long to make, else when there are enough of them."""
+        self._made += time.perf_counter() - self._returned
         is_due = time.monotonic() - self._last_sent > PAUSE
         for frame in frames_of(turns, self._most_items):
             self._write(frame)
         if is_due and self._is_wanted():
             self.flush()  # the next ones may take as long
+        self._returned = time.perf_counter()
 
     def _write(self, frame: Frame) -> None:
         if self._turns and (self._used + frame.size > self._room or self._turns + frame.turns > self._most_items):
             self.flush()
         if not self._turns:
-            self._begin(max(MESSAGE_BYTES, frame.size))
+            self._make_room(max(MESSAGE_BYTES, frame.size))
         start = self._start + self._used
         frame.write(self._memory.view(start, start + frame.size))
         self._used, self._turns = self._used + frame.size, self._turns + frame.turns
         if self._turns >= self._most_items:
             self.flush()
 
-    def _begin(self, size: int) -> None:
+    def _make_room(self, size: int) -> None:
         """Begin a message, where there is room for one of ``size`` bytes."""
         while not self._may_be_ahead(size):
             begun = time.perf_counter()
-            self._note_received(wait=True)
-            self.idle += time.perf_counter() - begun
+            self._release(wait=True)
+            self._idle += time.perf_counter() - begun
         self._start, self._used, self._room = self._places.find(size), 0, size
         self._memory.grow(self._start + size)
 
@@ -450,61 +469,20 @@ class Sender:
         if self._turns:
             self._places.take(self._start, self._used, self._turns)
             self._turns = 0
-            self._link.send(self._start, self._used)
-        self._note_received(wait=False)
+            self.report(self._start, self._used)
+        self._release(wait=False)
         self._last_sent = time.monotonic()
 
-    def _note_received(self, *, wait: bool) -> None:
-        for start in self._link.received(wait=wait):
-            self._places.release(start)
-
-
-class Link:
-    """A worker's connection to the main process."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._parent = connection, os.getppid()
-        parent = parent_process()
-        self._waits_for: list[Any] = [connection] if parent is None else [connection, parent.sentinel]
-        self._start: tuple[int, ResumePoint | None] | None = None
-        self._received: list[int] = []
-        self.round = 0
-        self.tally: Callable[[], Tally] = Tally
-        """Returns what making items has taken so far, in this round."""
-        self._told = Tally()
-
-    def next_start(self) -> ResumePoint:
-        """Wait for a resume point."""
-        while True:
-            while self._start is None:
-                self._read()
-            (self.round, resume_point), self._start = self._start, None
-            self._told, self.tally = Tally(), Tally
-            if resume_point is not None:
-                return resume_point
-
-    def send(self, start: int = 0, size: int = 0, end: bytes | None = None) -> None:
-        """Send a report of the present round: where items are, or that none follow."""
-        tally = self.tally()
-        report = Report(self.round, start, size, tally.minus(self._told), end)
-        self._connection.send_bytes(pickle.dumps(tuple(report)))
-        self._told = tally
-
-    def received(self, *, wait: bool) -> list[int]:
-        """Where the messages are that were received since the last call.
-
-        If the main process wants something else, it raises.
-        """
-        while self._connection.poll(0) or (wait and not self._received):
-            self._read()
-            if self._start is not None:
+    def _release(self, *, wait: bool) -> None:
+        """Use the places of received messages again. If the main process wants something else, it raises."""
+        while self._connection.poll(0) or wait:
+            wait = not self._read() and wait
+            if self._order is not None:
                 raise _Interrupted
-        received, self._received = self._received, []
-        return received
 
-    def _read(self) -> None:
-        """Wait for the next message of the main process."""
-        while not (ready := wait(self._waits_for, CHECK_SECONDS)):
+    def _read(self) -> bool:
+        """Wait for the next order of the main process. True if it has received messages."""
+        while not (ready := wait_for(self._waits_for, CHECK_SECONDS)):
             if os.getppid() != self._parent:
                 raise _Stopped
         if self._connection not in ready:
@@ -515,7 +493,9 @@ class Link:
             raise _Stopped from error
         if order is None:
             raise _Stopped
-        if isinstance(order, list):
-            self._received += order
-        else:
-            self._start = order
+        if isinstance(order, tuple):
+            self._order = order
+            return False
+        for start in order:
+            self._places.release(start)
+        return True

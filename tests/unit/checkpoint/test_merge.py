@@ -76,7 +76,7 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
 @pytest.mark.parametrize(
     ("states", "message"),
     [
-        ([state(reader(0)), state(reader(1, 3))], "runs with different numbers of readers.*one run"),
+        ([state(reader(0)), state(reader(1, 3))], "runs with different numbers of readers"),
         ([state(reader(0)), state(reader(0, turns=1)), state(reader(1))], "two different states of reader 0"),
         ([state(reader(1, 3))], r"state of reader 0 of 3 is missing \(2 missing in all\)"),
         (
@@ -100,7 +100,7 @@ def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
         ([state(reader(0)), state(turn=3, cursors=[[2, 1]])], "turn is 0 in one and 3 in state 1"),
         (
             [state(reader(0)), state(reader(1)), NOT_BEGUN],
-            "1 state of a rank that had delivered nothing.*each of the 2",
+            "each of the 2 readers has a state, and 1 state more",
         ),
         ([state(reader(0, 3)), NOT_BEGUN], r"state of reader 1 of 3 is missing \(1 missing in all\)"),
         ([state(), state(fingerprint=None)], "damaged.*no fingerprint"),

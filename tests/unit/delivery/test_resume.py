@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from itertools import chain, islice
+from unittest.mock import patch
 
 import pytest
 
 from midepoch._common.checks import log_once
 from midepoch.checkpoint.lanes import LanePosition
 from midepoch.checkpoint.state import ReaderProgress, State
-from midepoch.delivery.plan import begin
+from midepoch.delivery.plan import Plan
 from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError
 from simulation import MemoryWorld
@@ -17,8 +18,11 @@ FINGERPRINT = {"data": {}, "pipeline": []}
 
 
 def start(world, state, reader=0, readers=1, workers=1, lanes=None, mode="example"):
-    options = {"reader": reader, "readers": readers, "workers": workers, "lanes": lanes, "mode": mode}
-    return begin(world.pipeline(), state, **options)
+    ranks = readers // workers
+    worker, rank = divmod(reader, ranks)
+    plan = Plan(pipeline=world.pipeline(), ranks=ranks, rank=rank, lanes=lanes, mode=mode)
+    with patch("midepoch.delivery.plan.torch_worker", lambda: (worker, workers)):
+        return plan.begin(state)
 
 
 def deliver(progress, items=None):

@@ -14,9 +14,23 @@ from midepoch.delivery.metrics import Tally
 from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.workers import process
 from midepoch.workers.pool import Inbox, in_turn
-from midepoch.workers.process import MessageWorker, Report, Sender
-from midepoch.workers.ring import Places, SharedMemory
+from midepoch.workers.process import MessageWorker, Outbox, Report
+from midepoch.workers.ring import SharedMemory
 from simulation import cursor_after, turns_of
+
+
+class FakeOutbox(Outbox):
+    """That of a worker in this process."""
+
+    def __init__(self, worker):
+        self._worker = worker
+        super().__init__(None, worker.memory, ahead=None)
+
+    def report(self, start=0, size=0, end=None):
+        self._worker.send(start, size, end)
+
+    def _release(self, *, wait):
+        assert not wait, "a worker would wait for ever"
 
 
 class FakeWorker(MessageWorker):
@@ -25,18 +39,14 @@ class FakeWorker(MessageWorker):
     def __init__(self):
         self.memory, self.round, self._round = SharedMemory(), 1, 1
         self.content, self.given_back, self.is_alive = [], 0, True
-        self.sender = Sender(self.memory, self, Places(), ahead=None)
+        self.outbox = FakeOutbox(self)
 
     def send(self, start=0, size=0, end=None):
         self.content.append(pickle.dumps(tuple(Report(self.round, start, size, Tally(rows=1), end))))
 
-    def received(self, *, wait):
-        assert not wait, "a worker would wait for ever"
-        return []
-
     def deliver(self, *items):
-        self.sender.send(Turns(items))
-        self.sender.flush()
+        self.outbox.send(Turns(items))
+        self.outbox.flush()
 
     def _send(self, content):
         pass

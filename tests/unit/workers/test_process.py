@@ -12,8 +12,8 @@ from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.values.rows import RowItems, Rows
 from midepoch.workers import process
 from midepoch.workers.messages import MESSAGE_BYTES, read_message
-from midepoch.workers.process import Sender
-from midepoch.workers.ring import Places, SharedMemory
+from midepoch.workers.process import Outbox
+from midepoch.workers.ring import SharedMemory
 
 
 def turns_at(memory, place):
@@ -25,14 +25,15 @@ def items_in(memory, place):
     return sum(turns.number for turns in turns_at(memory, place))
 
 
-class Main:
-    """The main process: it receives a message when the worker waits for that, or at once."""
+class Main(Outbox):
+    """A worker and the main process, which receives a message when the worker waits for that, or at once."""
 
-    def __init__(self, memory, at_once=False):
+    def __init__(self, memory, at_once=False, ahead=None):
+        super().__init__(None, memory, ahead=ahead)
         self.memory, self.at_once = memory, at_once
         self.places, self.turns, self.most_ahead, self._answered = [], [], 0, []
 
-    def send(self, *place):
+    def report(self, *place):
         self.places.append(place)
         self.most_ahead = max(self.most_ahead, self.items_ahead())
         if self.at_once:
@@ -47,12 +48,12 @@ class Main:
             self.turns += [(None, None)] if turn.empty else zip(turn.items, map(tuple, turn.cursors), strict=True)
         self._answered.append(place[0])
 
-    def received(self, *, wait):
+    def _release(self, *, wait):
         if wait and not self._answered:
             assert self.places, "the worker waits, and there is nothing that the main process could receive"
             self.receive()
-        answered, self._answered = self._answered, []
-        return answered
+        while self._answered:
+            self._places.release(self._answered.pop())
 
     def rest(self):
         while self.places:
@@ -77,10 +78,9 @@ def test_items_of_any_size_arrive_in_order(sizes, at_once, data):
     ahead = data.draw(st.sampled_from([None, 1, 2, 7]))
     items = [np.full(size, number, np.uint8) if isinstance(size, int) else size for number, size in enumerate(sizes)]
     memory = SharedMemory()
-    main = Main(memory, at_once)
-    sender = Sender(memory, main, Places(), ahead=ahead)
-    sender.send(numbered(items))
-    sender.flush()
+    main = Main(memory, at_once, ahead)
+    main.send(numbered(items))
+    main.flush()
     turns = main.rest()
     assert [cursor for _, cursor in turns] == [(number, 2 * number) for number in range(len(items))]
     for (arrived, _), item in zip(turns, items, strict=True):
@@ -91,30 +91,27 @@ def test_items_of_any_size_arrive_in_order(sizes, at_once, data):
 
 @pytest.mark.parametrize(("ahead", "most"), [(1, 1), (2, 2), (8, 11)])
 def test_the_user_says_how_many_items_a_worker_is_ahead(memory, ahead, most):
-    main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=ahead)
+    main = Main(memory, ahead=ahead)
     for number in range(100):
-        sender.send(numbered([number]))
+        main.send(numbered([number]))
         assert main.most_ahead <= most
-    sender.flush()
+    main.flush()
     assert [item for item, _ in main.rest()] == list(range(100))
 
 
 def test_else_the_bytes_are_bounded_but_two_items_fit_always(memory, monkeypatch):
     monkeypatch.setattr(process, "AHEAD_BYTES", 16 * MESSAGE_BYTES)
     main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=None)
     for number in range(30):
-        sender.send(numbered([np.full(MESSAGE_BYTES + 7, number, np.uint8)]))
+        main.send(numbered([np.full(MESSAGE_BYTES + 7, number, np.uint8)]))
     assert 8 <= main.most_ahead <= 16
-    sender.flush()
+    main.flush()
     assert [item[-1] for item, _ in main.rest()] == list(range(30))
     large = Main(memory)
-    sender = Sender(memory, large, Places(), ahead=None)
     for number in range(4):
-        sender.send(numbered([np.full(16 * MESSAGE_BYTES, number, np.uint8)]))
+        large.send(numbered([np.full(16 * MESSAGE_BYTES, number, np.uint8)]))
     assert large.most_ahead == 2
-    sender.flush()
+    large.flush()
     assert [item[-1] for item, _ in large.rest()] == list(range(4))
 
 
@@ -122,15 +119,14 @@ def test_an_item_that_took_long_is_sent_at_once_and_others_together(memory, monk
     clock = iter(range(1000))
     monkeypatch.setattr(process.time, "monotonic", lambda: next(clock))
     main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=None)
-    sender.send(numbered([1]))
+    main.send(numbered([1]))
     assert len(main.places) == 1
     monkeypatch.setattr(process.time, "monotonic", lambda: 0.0)
-    sender.flush()
+    main.flush()
     for number in range(10):
-        sender.send(numbered([number]))
+        main.send(numbered([number]))
     assert len(main.places) == 1
-    sender.flush()
+    main.flush()
     assert len(main.places) == 2
 
 
@@ -141,9 +137,8 @@ def test_rows_are_sent_as_columns_many_at_a_time(memory, size):
     items = RowItems(Rows(batch), size)
     cursors = np.arange(2 * len(items)).reshape(-1, 2)
     main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=None)
-    sender.send(Turns(items, cursors))
-    sender.flush()
+    main.send(Turns(items, cursors))
+    main.flush()
     counts = [items_in(memory, place) for place in main.places]
     assert max(counts) <= process.MESSAGE_ITEMS
     assert len(counts) == -(-len(items) // process.MESSAGE_ITEMS)
@@ -158,15 +153,14 @@ def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monke
     monkeypatch.setattr(process, "PAUSE", pause)
     texts = [f"{number} " * 2000 for number in range(600)]
     rows = Rows(pa.RecordBatch.from_pydict({"text": texts}))
-    main = Main(memory)
-    sender = Sender(memory, main, Places(), ahead=ahead)
+    main = Main(memory, ahead=ahead)
     bounds = [0, 40, 41, 200, 240, 241, 242, 400, 590, 600]
     for begin, end in pairwise(bounds):
-        sender.send(Turns(RowItems(rows.slice(begin, end)), np.arange(begin, end)[:, None]))
+        main.send(Turns(RowItems(rows.slice(begin, end)), np.arange(begin, end)[:, None]))
         if begin == 200:
-            sender.send(Turns(["another"], [(7,)], empty=2, places=np.array([1])))
+            main.send(Turns(["another"], [(7,)], empty=2, places=np.array([1])))
         assert ahead is None or main.most_ahead <= 1.5 * ahead
-    sender.flush()
+    main.flush()
     sent = len(main.places)
     turns = main.rest()
     expected = [({"text": text}, (number,)) for number, text in enumerate(texts)]
@@ -182,12 +176,11 @@ def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, m
     monkeypatch.setattr(process, "PAUSE", -1.0)  # every item takes long
     monkeypatch.setattr(process, "AHEAD_BYTES", 4 * MESSAGE_BYTES)
     main, sizes = Main(memory, at_once), []
-    monkeypatch.setattr(main, "send", lambda *place: (sizes.append(items_in(memory, place)), send(*place)))
-    send = Main.send.__get__(main)
-    sender = Sender(memory, main, Places(), ahead=None)
+    monkeypatch.setattr(main, "report", lambda *place: (sizes.append(items_in(memory, place)), report(*place)))
+    report = Main.report.__get__(main)
     for number in range(60):
-        sender.send(numbered([np.full(MESSAGE_BYTES // 10, number, np.uint8)]))
-    sender.flush()
+        main.send(numbered([np.full(MESSAGE_BYTES // 10, number, np.uint8)]))
+    main.flush()
     assert [int(item[0]) for item, _ in main.rest()] == list(range(60))
     if at_once:
         assert set(sizes) == {1}
