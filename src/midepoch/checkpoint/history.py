@@ -12,7 +12,7 @@ from midepoch._common.checks import shortened
 MOST_SESSIONS = 64
 """How many sessions a state remembers. Only those that differ from the one before are listed."""
 MOST_RANKS = 1 << 20
-"""More ranks or lanes than any cluster has."""
+"""More ranks, readers or lanes than any cluster has; a state that names more is damaged."""
 MODES = ("example", "file")
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Self
 from midepoch._common.checks import count, shortened
 from midepoch._common.hashing import digest
 from midepoch.checkpoint.digest import RowDigest
-from midepoch.checkpoint.history import MODES, History, read_history
+from midepoch.checkpoint.history import MODES, MOST_RANKS, History, read_history
 from midepoch.checkpoint.lanes import Cursor, LaneAssignment, LanePosition
 from midepoch.errors import CheckpointMismatchError
 
@@ -127,8 +127,6 @@ AppendedFiles = tuple[tuple[tuple[int, int], ...], ...]
 """Files were appended to an epoch under way: the files that it had before each time, as ranges of their numbers."""
 MOST_EPOCHS = 1 << 53
 """The last epoch that set_epoch accepts."""
-MOST = 1 << 20
-"""More lanes or readers than any cluster has; a state that names more is damaged."""
 MOST_ITEM_ROWS = 1 << 40
 """More rows than any batch has."""
 MOST_APPENDED = 16
@@ -364,7 +362,7 @@ def _read_position(value: Any) -> LanePosition:
 def _read_reader_progress(value: Any) -> ReaderProgress | None:
     if value is None:
         return None
-    readers = _integer(value["readers"], least=1, most=MOST)
+    readers = _integer(value["readers"], least=1, most=MOST_RANKS)
     if "items" in value:
         workers = _integer(value["workers"], least=1, most=readers)
         return ReaderProgress(readers=readers, workers=workers, items=_read_cursor(value["items"]))
@@ -402,7 +400,7 @@ def _integer(value: Any, *, least: int = 0, most: int = 1 << 62) -> int:
 
 
 def _read_lanes(value: Any) -> int | None:
-    return None if value is None else _integer(value, least=1, most=MOST)
+    return None if value is None else _integer(value, least=1, most=MOST_RANKS)
 
 
 def _read_mode(value: Any) -> str:

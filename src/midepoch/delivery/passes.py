@@ -139,9 +139,9 @@ class Progress:
     def _finish_current(self) -> None:
         self._settle()
         current, items = self._handed_over()
-        taken = current.number if items == len(current.items) else current.turns_until(items)
-        self._sum_before_current = self.own_sum
-        self._turns_before_current += taken
+        if current.hashes is not None:
+            self._sum_before_current = self.own_sum
+        self._turns_before_current += current.number if items == len(current.items) else current.turns_until(items)
         self._current, self._remaining = NO_TURNS, iter(())
 
     def _settle(self) -> None:
@@ -302,7 +302,8 @@ class Pass:
 class PassIterator(chain[Item]):
     """The items of a pass. Its :meth:`state_dict` is always that of this pass."""
 
-    _run: Pass
+    run: Pass
+    """The pass."""
     _describe: Callable[[Pass], dict[str, Any]]
 
     @classmethod
@@ -312,14 +313,9 @@ class PassIterator(chain[Item]):
         """Iterate over a pass; ``describe`` makes its state plain values. A subclass of ``chain`` stays as fast."""
         made = cls.from_iterable(items_in_bulk)
         assert isinstance(made, PassIterator)
-        made._run, made._describe = run, describe
+        made.run, made._describe = run, describe
         return made
-
-    @property
-    def run(self) -> Pass:
-        """The pass."""
-        return self._run
 
     def state_dict(self) -> dict[str, Any]:
         """What this iterator has delivered. Load it into the dataset or the Loader: iterators load no state."""
-        return self._describe(self._run)
+        return self._describe(self.run)

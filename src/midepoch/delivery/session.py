@@ -84,7 +84,7 @@ class AnySession:
         if start.lanes is None or start.reader_progress is not None:
             raise CheckpointMismatchError.damaged("it is not the complete state of an epoch with lanes")
         self.pipeline, self.start, self.readers = pipeline, start, readers
-        self.lanes = PipelineLanes.of(pipeline, start)
+        self.lanes, self.assignment = PipelineLanes.of(pipeline, start), start.assigned_to(readers)
         self.positions: list[LanePosition] = start.positions.expand()
 
     def check(self) -> None:

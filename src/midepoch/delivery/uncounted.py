@@ -10,17 +10,12 @@ from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import MOST_APART, LanePositions, ReaderProgress, State
 from midepoch.delivery.passes import Progress
 from midepoch.delivery.session import AnySession
-from midepoch.pipeline.pipeline import Pipeline
 
 
 class UncountedSession(AnySession):
     """The position of every lane when these readers started, and how the turns are assigned to them."""
 
     counted = False
-
-    def __init__(self, pipeline: Pipeline, start: State, readers: int) -> None:
-        super().__init__(pipeline, start, readers)
-        self.assignment = start.assigned_to(readers)
 
 
 class ReportedProgress(Progress):

@@ -81,6 +81,7 @@ def test_padding_has_no_line_and_dropped_batches_have_none(files):
         loader = me.Loader(me.read(files).take(20).batch(4).lanes(1).shard(2, 0), even=even)
         assert len(loader) == steps
         assert loader.trace(1)["rank"].to_pylist() == [0] * 4 + [1] * 4
+        assert loader.find("2.arrow", 0).num_rows == (even == "pad"), "that is a row of the last batch"
         if even == "pad":
             assert loader.trace(2)["rank"].to_pylist() == [0] * 4
         with pytest.raises(IndexError, match=f"Epoch 0 has no step {steps}: it has {steps} steps"):
