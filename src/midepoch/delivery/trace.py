@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from midepoch._common.checks import check_integer, count
 from midepoch._common.hashing import I64
@@ -163,7 +162,8 @@ def _lines_of_row(epoch: int, part: TracedSession, file: str, row: int) -> Itera
             rank, step, _ = part.session.delivery_of(lane, ordinal)
             if part.has(rank, step):
                 lines = _lines(epoch, part, lane, ordinal)
-                yield lines.filter((pc.field("file") == file) & (pc.field("row") == row))
+                places = zip(lines["file"].to_pylist(), lines["row"].to_pylist(), strict=True)
+                yield lines.filter(pa.array([place == (file, row) for place in places], pa.bool_()))
 
 
 def _lines(epoch: int, part: TracedSession, lane: int, ordinal: int) -> pa.Table:
