@@ -1,5 +1,6 @@
 """What every format provides: the blocks of a file, a reader of one block, and columns of the same types."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
@@ -67,8 +68,7 @@ class BlockReader(Protocol):
         """The rows of a block."""
 
 
-@runtime_checkable
-class SpannedReader(BlockReader, Protocol):
+class SpannedReader(ABC):
     """An open file that knows which bytes make up a block, so that the bytes of several blocks are fetched together."""
 
     path: Location
@@ -78,9 +78,11 @@ class SpannedReader(BlockReader, Protocol):
         with open_file(self.path) as file:
             return self.decode(block, file)
 
+    @abstractmethod
     def spans(self, block: Block) -> Sequence[Span]:
         """The bytes that a block needs."""
 
+    @abstractmethod
     def decode(self, block: Block, file: pa.NativeFile) -> pa.Table | pa.RecordBatch:
         """The rows of a block, from a file that has these bytes."""
 

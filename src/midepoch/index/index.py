@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +26,15 @@ from midepoch.storage.store import Store
 from midepoch.storage.urls import folder_prefix
 from midepoch.values.arrow import numbers_of
 
-MAGIC = b"MID5"
+MAGIC = b"MID6"
 MOST_ROWS = 1 << 62
 FILES = pa.schema(
-    [(name, pa.string()) for name in ("name", "listed_version", "version", "format")]
-    + [(name, pa.int64()) for name in ("size", "mtime_ns", "schema", "blocks")]
+    [(name, pa.string()) for name in ("names", "listed_versions", "versions", "formats")]
+    + [(name, pa.int64()) for name in ("sizes", "times", "schema_numbers", "blocks")]
     + [(name, pa.bool_()) for name in ("seeks", "divisible")]
 )
 BLOCKS = pa.schema([(name, pa.int64()) for name in ("offset", "length", "rows")])
+T = TypeVar("T")
 
 
 class Index(ABC):
@@ -91,6 +92,16 @@ class WrappedIndex(Index):
         self._inner.check(file)
 
 
+def _listed(column: str, _: type[T]) -> cached_property[list[T]]:
+    """The attribute of a view that has a value for each file: a column of the same name."""
+
+    def values(view: "IndexView") -> list[T]:
+        return list(view._files[column].to_pylist())
+
+    values.__name__ = column
+    return cached_property(values)
+
+
 class IndexView:
     """The files of a dataset and their blocks, as the bytes of an index list them.
 
@@ -136,11 +147,11 @@ class IndexView:
             raise ValueError("it has negative numbers")
         if counts.sum() != len(rows) or rows.sum(dtype=np.float64) >= MOST_ROWS:
             raise ValueError("its numbers of blocks and rows do not fit")
-        schemas = _numbers(self._files, "schema")
+        schemas = _numbers(self._files, "schema_numbers")
         if len(schemas) and (schemas.min() < -1 or schemas.max() >= len(self.distinct_schemas)):
             raise ValueError("it names schemas that it does not have")
         mapped = np.repeat(np.array([name == "arrow" for name in self.formats], bool), counts)
-        sizes = np.repeat(_numbers(self._files, "size"), counts)
+        sizes = np.repeat(_numbers(self._files, "sizes"), counts)
         if (mapped & ((offsets > sizes) | (lengths > sizes - offsets))).any():
             raise ValueError("it has blocks beyond the end of their files")
 
@@ -149,10 +160,18 @@ class IndexView:
             return IndexView, (self.root, self._content)
         return _from_file, (self.root, self.saved_at, self.checksum, is_shared(Path(self.saved_at)))
 
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of the files below the root."""
-        return list(self._files["name"].to_pylist())
+    names = _listed("names", str)
+    """The names of the files below the root."""
+    versions = _listed("versions", str)
+    """The versions of the objects that were indexed; empty for files on this machine."""
+    formats = _listed("formats", str)
+    """The formats of the files."""
+    seeks = _listed("seeks", bool)
+    """For each file, whether a block can be read without reading those before it."""
+    divisible = _listed("divisible", bool)
+    """For each file, whether some rows of a block can be read alone."""
+    schema_numbers = _listed("schema_numbers", int)
+    """For each file, which of the distinct schemas it has; -1 if it has no columns."""
 
     def path(self, file: int) -> str:
         """The path or URL of a file."""
@@ -165,33 +184,8 @@ class IndexView:
     @cached_property
     def stamps(self) -> list[FileStamp]:
         """What the listing said of the files when they were indexed."""
-        sizes, times = self._files["size"].to_pylist(), self._files["mtime_ns"].to_pylist()
-        return list(map(FileStamp, sizes, times, self._files["listed_version"].to_pylist()))
-
-    @cached_property
-    def versions(self) -> list[str]:
-        """The versions of the objects that were indexed; empty for files on this machine."""
-        return list(self._files["version"].to_pylist())
-
-    @cached_property
-    def formats(self) -> list[str]:
-        """The formats of the files."""
-        return list(self._files["format"].to_pylist())
-
-    @cached_property
-    def seeks(self) -> list[bool]:
-        """For each file, whether a block can be read without reading those before it."""
-        return list(self._files["seeks"].to_pylist())
-
-    @cached_property
-    def divisible(self) -> list[bool]:
-        """For each file, whether some rows of a block can be read alone."""
-        return list(self._files["divisible"].to_pylist())
-
-    @cached_property
-    def schema_numbers(self) -> list[int]:
-        """For each file, which of the distinct schemas it has; -1 if it has no columns."""
-        return list(self._files["schema"].to_pylist())
+        columns = (self._files[name].to_pylist() for name in ("sizes", "times", "listed_versions"))
+        return list(map(FileStamp, *columns))
 
     @cached_property
     def distinct_schemas(self) -> list[pa.Schema]:
@@ -283,7 +277,7 @@ class IndexView:
     @property
     def scans(self) -> Mapping[tuple[str, FileStamp], Scan]:
         """The scans that this index was made of, by the name and stamp of the file."""
-        extents = list(zip(*(column.tolist() for column in self._extents), strict=True))
+        extents = list(zip(*(column.to_pylist() for column in self._blocks.columns), strict=True))
         bounds = self.first_blocks.tolist()
         return {
             (name, self.stamps[file]): Scan(
@@ -296,10 +290,6 @@ class IndexView:
             )
             for file, name in enumerate(self.names)
         }
-
-    @property
-    def _extents(self) -> tuple[I64, I64, I64]:
-        return self.block_offsets, self.block_lengths, self.block_rows
 
     @property
     def identity(self) -> str:

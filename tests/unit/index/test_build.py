@@ -16,7 +16,7 @@ from files import values, write_numbers
 from midepoch import formats
 from midepoch._common import jobs as jobs_module
 from midepoch.errors import DataChangedError, DataFormatError, StoreError
-from midepoch.formats import Block, parquet, scan_file
+from midepoch.formats import Block, base, parquet, scan_file
 from midepoch.index import build
 from midepoch.index.build import (
     FileIndex,
@@ -232,7 +232,7 @@ class PlainReader:
         return one_row(block.number)
 
 
-class SpannedReader(PlainReader):
+class SpannedReader(PlainReader, base.SpannedReader):
     def spans(self, block):
         return [(block.offset, block.offset + block.length)]
 
