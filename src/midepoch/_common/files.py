@@ -79,15 +79,19 @@ def remove_folder(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def write_error(error: OSError, folder: Path, what: str) -> OSError:
-    """An error of the file system, with what it means for work that is kept in a folder, and goes on after a stop."""
+@contextmanager
+def explained(what: str, folder: Path) -> Iterator[None]:
+    """Say what an error of the file system means for work that is kept in a folder, and goes on after a stop."""
     causes = {errno.ENOSPC: "The disk is full", errno.EDQUOT: "The quota of the disk is used up"}
-    cause = causes.get(error.errno or 0, str(error))
-    return OSError(
-        error.errno,
-        f"{what} cannot be written to {folder}: {cause}. What was finished is kept, so the next call continues there. "
-        "Free some space, or pass another folder.",
-    )
+    try:
+        yield
+    except OSError as error:
+        cause = causes.get(error.errno or 0, str(error))
+        raise OSError(
+            error.errno,
+            f"{what} cannot be written to {folder}: {cause}. What was finished is kept, so the next call continues "
+            "there. Free some space, or pass another folder.",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -22,10 +22,10 @@ import pyarrow as pa
 from midepoch._common.checks import Version
 from midepoch._common.files import (
     exclusive_lock,
+    explained,
     read_trusted,
     remove_folder,
     temporary_name,
-    write_error,
     write_privately,
 )
 from midepoch._common.hashing import I64, digest
@@ -219,18 +219,17 @@ class SurveyPass:
         threads = usable_cores() if self.calls_nothing else int(self.source.is_in_memory)
 
         def keep(unit: Unit, content: bytes) -> None:
-            try:
+            with explained("The survey", path.parent):
                 write_privately(_unit_path(work, unit), content)
-            except OSError as error:
-                raise write_error(error, path.parent, "The survey") from error
 
         run_units("survey", self.survey_unit, units, missing, executor, threads=threads, keep=keep)
         try:
-            survey = write_survey(path, map(finished, units), rows=units[-1].end, covered=self.covered, work=work)
-        except OSError as error:
+            with explained("The survey", path.parent):
+                survey = write_survey(path, map(finished, units), rows=units[-1].end, covered=self.covered, work=work)
+        except OSError:
             saved = self._load(path)  # another process may have finished it first, and removed the units
             if saved is None:
-                raise write_error(error, path.parent, "The survey") from error
+                raise
             survey = saved
         remove_folder(work)
         return survey

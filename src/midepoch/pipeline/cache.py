@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -24,12 +24,12 @@ from midepoch._common.files import (
     UntrustedFileError,
     check_trusted,
     exclusive_lock,
+    explained,
     open_privately,
     read_trusted,
     remove,
     temporary_name,
     trust_folder,
-    write_error,
     write_privately,
 )
 from midepoch._common.jobs import check_executor, check_started, run_all
@@ -111,14 +111,6 @@ def divide(pipeline: Pipeline) -> tuple[Pipeline, tuple[OrderStep, ...]]:
     return Pipeline(source=replace(source, steps=(*steps[:fixed], *left_out)), stages=pipeline.stages), later
 
 
-class Contents(NamedTuple):
-    """What a manifest says of the files."""
-
-    units: list[Unit]
-    is_complete: bool = False
-    """True if all files are made, and have one schema."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cache:
     """The folder of the rows that a pipeline makes. Nothing about them changes from epoch to epoch."""
@@ -135,37 +127,37 @@ class Cache:
 
     def open(self, executor: Executor | None) -> FileRows:
         """The cached rows. Of several processes, one makes the files that are missing, and the others wait."""
-        contents = self._load_manifest()
-        if contents is None or not contents.is_complete or self._missing(contents):
+        units, is_complete = self._load_manifest()
+        if not is_complete or self._missing(units):
             check_started("cache()")
             self.folder.mkdir(parents=True, exist_ok=True)
             with exclusive_lock(self.folder / ".lock"):
-                contents = self._make(executor)
+                units = self._make(executor)
         saved_at = self.source.index.view.saved_at
-        paths = self._paths_to_trust(contents)
+        paths = self._paths_to_trust(units)
         return FileRows(index=open_index(paths, index_dir=None if saved_at is None else Path(saved_at).parent))
 
-    def _make(self, executor: Executor | None) -> Contents:
+    def _make(self, executor: Executor | None) -> list[Unit]:
         """Make the files that are missing, and give all of them one schema."""
         self._remove_abandoned()
-        contents = self._load_manifest()
-        if contents is None:
-            contents = Contents(self._cut())
-            self._write_manifest(contents.units)
-        threads, missing = int(self.source.is_in_memory), self._missing(contents)
-        run_units("cache", self.write_unit, contents.units, missing, executor, threads=threads)
-        if unseen := self._missing(contents):
+        units, _ = self._load_manifest()
+        if not units:
+            units = self._cut()
+            self._write_manifest(units)
+        threads, missing = int(self.source.is_in_memory), self._missing(units)
+        run_units("cache", self.write_unit, units, missing, executor, threads=threads)
+        if unseen := self._missing(units):
             raise NoDataError(
-                f"{count('file', len(unseen))} of {len(contents.units):,} that other processes wrote to {self.folder} "
-                "cannot be seen here. Pass a folder that all machines of the executor share."
+                f"{count('file', len(unseen))} of {len(units):,} that other processes wrote to {self.folder} cannot be "
+                "seen here. Pass a folder that all machines of the executor share."
             )
-        schemas = [pa.ipc.open_file(path).schema for path in self._paths_to_trust(contents)]
-        schema = self._common_schema(contents.units, schemas)
-        differing = [unit for unit, own in zip(contents.units, schemas, strict=True) if not own.equals(schema)]
+        schemas = [pa.ipc.open_file(path).schema for path in self._paths_to_trust(units)]
+        schema = self._common_schema(units, schemas)
+        differing = [unit for unit, own in zip(units, schemas, strict=True) if not own.equals(schema)]
         for _ in run_all(partial(self.rewrite_unit, schema), differing, executor):
             pass
-        self._write_manifest(contents.units, schema)
-        return contents
+        self._write_manifest(units, schema)
+        return units
 
     def _common_schema(self, units: list[Unit], schemas: list[pa.Schema]) -> pa.Schema:
         """The schema that holds the rows of all files. Files without rows may have no columns."""
@@ -193,9 +185,9 @@ class Cache:
     def _path(self, unit: Unit) -> Path:
         return self.folder / f"part-{unit.number:06}.arrow"
 
-    def _missing(self, contents: Contents) -> list[Unit]:
+    def _missing(self, units: list[Unit]) -> list[Unit]:
         names = {path.name for path in self.folder.iterdir()}
-        return [unit for unit in contents.units if self._path(unit).name not in names]
+        return [unit for unit in units if self._path(unit).name not in names]
 
     def _remove_abandoned(self) -> None:
         for path in self.folder.glob(".part-*"):
@@ -205,24 +197,18 @@ class Cache:
 
     def write_unit(self, unit: Unit) -> None:
         """Make one file."""
-        known = None if self.pipeline.schema is None else plain_schema(self.pipeline.schema)
+        known = self.pipeline.schema
         where = partial(self.pipeline.context(0).name_row, len(self.pipeline.stages), single=True)
-        with ItemFile(self._path(unit), known) as file, closing(self.source.open(1)) as opened:
+        with ItemFile(self._path(unit), known and plain_schema(known)) as file, closing(self.source.open(1)) as opened:
             for items in item_columns(self._flow(opened, unit), where):
-                try:
-                    for batch in items.batches():
-                        file.write(
-                            batch, known or (widened(file.schema, batch.schema) if file.schema.names else batch.schema)
-                        )
-                except MISFITS as error:
-                    raise items.misfit(file.schema, where, error) from error
+                items.write_to(file, where)
             file.publish()
 
     def rewrite_unit(self, schema: pa.Schema, unit: Unit) -> None:
         """Write one file again with a wider schema."""
         with ItemFile(self._path(unit), schema) as file:
             for batch in read_batches(self._path(unit)):
-                file.write(batch, schema)
+                file.write(batch)
             file.replace()
 
     def _flow(self, opened: Any, unit: Unit) -> Flow:
@@ -252,21 +238,22 @@ class Cache:
             "bounds": [0, *(unit.end for unit in units)],
             "columns": None if schema is None else {field.name: str(field.type) for field in schema},
         }
-        try:
+        with explained("The cache", self.folder):
             write_privately(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode(), READABLE)
-        except OSError as error:
-            raise write_error(error, self.folder, "The cache") from error
 
-    def _load_manifest(self) -> Contents | None:
-        """What the folder holds; None if it is empty. Raises if it holds anything else than these rows."""
+    def _load_manifest(self) -> tuple[list[Unit], bool]:
+        """The units, none if the folder is empty, and whether all files were made and have one schema.
+
+        Raises if the folder holds anything else than these rows.
+        """
         try:
             manifest = json.loads(self._checked(read_trusted, self.folder / MANIFEST))
             difference = self._difference(manifest)
             units = [Unit(number, *bounds) for number, bounds in enumerate(pairwise(manifest["bounds"]))]
-            contents = Contents(units, manifest["columns"] is not None)
+            is_complete = manifest["columns"] is not None
         except (FileNotFoundError, NotADirectoryError):
             self._check_empty()
-            return None
+            return [], False
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CacheMismatchError(
                 f"{self.folder / MANIFEST} is damaged ({type(error).__name__}: {error}). Delete {self.folder}, and "
@@ -277,11 +264,11 @@ class Cache:
                 f"{self.folder} is a cache of other rows: {difference}. Pass another folder, or delete this one to "
                 "cache again."
             )
-        return contents
+        return units, is_complete
 
-    def _paths_to_trust(self, contents: Contents) -> list[Path]:
+    def _paths_to_trust(self, units: list[Unit]) -> list[Path]:
         """All files; raises if another user may have written one of them."""
-        paths = [self._path(unit) for unit in contents.units]
+        paths = list(map(self._path, units))
         for path in paths:
             self._checked(check_trusted, path)
         return paths
@@ -349,35 +336,33 @@ class ItemColumns(NamedTuple):
     keys: Sequence[int]
     """The keys of the items' rows."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The items as record batches: one, unless their values do not fit into that."""
+    def write_to(self, file: "ItemFile", where: Where) -> None:
+        """Write the items as one record batch, or in halves if they do not fit. Names an item that does not fit alone."""
         try:
-            yield pa.record_batch({name: to_arrow(column) for name, column in self.columns.items()})
-        except pa.ArrowCapacityError:
+            file.write(pa.record_batch({name: to_arrow(column) for name, column in self.columns.items()}))
+        except MISFITS as error:
             half = len(self.keys) // 2
             if not half:
-                raise
+                raise self._misfit(file.schema, where(self.keys[0]), error) from error
             for part in (slice(0, half), slice(half, None)):
                 columns = {name: column[part] for name, column in self.columns.items()}
-                yield from ItemColumns(columns, self.keys[part]).batches()
+                ItemColumns(columns, self.keys[part]).write_to(file, where)
 
-    def misfit(self, schema: pa.Schema, where: Where, error: Exception) -> SchemaMismatchError:
-        """Why the items cannot be stored beside those before them, which have a schema. Names the first such row."""
+    def _misfit(self, schema: pa.Schema, where: str, error: Exception) -> SchemaMismatchError:
+        """Why a single item cannot be stored after those before it, which have a schema."""
         if schema.names and set(self.columns) != set(schema.names):
-            return _other_columns(self.columns, where(self.keys[0]), schema.names)
+            return _other_columns(self.columns, where, schema.names)
         for name, column in self.columns.items():
             kind = schema.field(name).type if schema.names else pa.null()
-            for key, value in zip(self.keys, column, strict=True):
-                try:
-                    fits = widened(pa.schema([(name, kind)]), pa.schema([(name, to_arrow([value]).type)]))
-                    kind = fits.field(name).type
-                except MISFITS as own_error:
-                    expected = "" if pa.types.is_null(kind) else f", and was {kind} before"
-                    shown = text if len(text := repr(value)) <= 100 else f"{text[:97]}..."
-                    return SchemaMismatchError(
-                        f"cache: the column {name!r} holds {shown}{where(key)}{expected} ({own_error}). {SAME_TYPE}"
-                    )
-        return SchemaMismatchError(f"cache: items cannot be stored{where(self.keys[0])} and after it: {error}.")
+            try:
+                widened(pa.schema([(name, kind)]), pa.schema([(name, to_arrow(column).type)]))
+            except MISFITS as own_error:
+                expected = "" if pa.types.is_null(kind) else f", and was {kind} before"
+                shown = text if len(text := repr(column[0])) <= 100 else f"{text[:97]}..."
+                return SchemaMismatchError(
+                    f"cache: the column {name!r} holds {shown}{where}{expected} ({own_error}). {SAME_TYPE}"
+                )
+        return SchemaMismatchError(f"cache: the item{where} cannot be stored: {error}.")
 
 
 def item_columns(flow: Flow, where: Where) -> Iterator[ItemColumns]:
@@ -418,8 +403,10 @@ class ItemFile:
     """A file under a temporary name until it is published. One that is not published is removed at the end."""
 
     def __init__(self, path: Path, schema: pa.Schema | None = None) -> None:
-        self._path = path
-        self._open(pa.schema([]) if schema is None else schema)
+        """Without a schema, that of the file becomes wider with the batches."""
+        self._path, self._widens = path, schema is None
+        self._explained = partial(explained, "The cache", path.parent)
+        self._open(schema or pa.schema([]))
 
     def __enter__(self) -> "ItemFile":
         return self
@@ -435,19 +422,24 @@ class ItemFile:
             self._sink = open_sink(self._temporary)
             self._writer = pa.ipc.new_file(self._sink, schema)
 
-    def write(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
-        """Add a batch. If the schema is another one, the batches before it are written again in that."""
-        if not schema.equals(self.schema):
-            self._close()
-            narrow = self._temporary
-            try:
-                self._open(schema)
-                for earlier in read_batches(narrow):
-                    self.write(earlier, schema)
-            finally:
-                remove(narrow)
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add a batch. If it needs a wider schema, the batches before it are written again in that."""
+        if self._widens:
+            schema = widened(self.schema, batch.schema) if self.schema.names else batch.schema
+            if not schema.equals(self.schema):
+                self._widen(schema)
         with self._explained():
-            self._writer.write_batch(as_schema(batch, schema))
+            self._writer.write_batch(as_schema(batch, self.schema))
+
+    def _widen(self, schema: pa.Schema) -> None:
+        self._close()
+        narrow = self._temporary
+        try:
+            self._open(schema)
+            for batch in read_batches(narrow):
+                self.write(batch)
+        finally:
+            remove(narrow)
 
     def publish(self) -> None:
         """Give the file its name. One that is there stays: it has the same rows, and may be in use.
@@ -475,14 +467,6 @@ class ItemFile:
         with self._explained():
             self._writer.close()
             self._sink.close()
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Say what an error of the file system means for the cache."""
-        try:
-            yield
-        except OSError as error:
-            raise write_error(error, self._path.parent, "The cache") from error
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -15,7 +15,7 @@ def written(path, *batches, schema=None):
     """A file with these batches, in the schema of each or in one for all, before it is published."""
     file = ItemFile(path, schema)
     for batch in batches:
-        file.write(batch, schema or batch.schema)
+        file.write(batch)
     return file
 
 
@@ -69,7 +69,7 @@ def test_a_file_that_is_not_published_leaves_nothing(tmp_path):
 def test_batches_before_a_wider_one_are_written_again(tmp_path):
     path = tmp_path / "part.arrow"
     with written(path, NARROW, WIDE) as file:
-        file.write(NARROW, WIDE.schema)
+        file.write(NARROW)
         file.publish()
     assert rows_of(path) == [1, 2, 300, 1, 2]
     assert {batch.schema.field("x").type for batch in read_batches(path)} == {pa.int64()}
