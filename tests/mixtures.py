@@ -5,6 +5,7 @@ from dataclasses import replace
 from in_memory import NumbersSource
 from midepoch.pipeline.mixture import Mixture
 from midepoch.pipeline.pipeline import Pipeline
+from midepoch.pipeline.schedule import Weights
 from midepoch.stages.functions import Filter, MapBatches
 
 
@@ -28,10 +29,8 @@ def odd_batches(of):
 
 def mixture(parts=None, weights=None, **options):
     parts = {"a": part("a"), "b": part("b", 6, odd_batches)} if parts is None else parts
-    weights = [2, 1] if weights is None else weights
-    return Mixture(
-        parts=tuple(parts.values()), names=tuple(parts), weights=tuple(weights), **({"named": True} | options)
-    )
+    weights = Weights.constant([2, 1] if weights is None else weights)
+    return Mixture(parts=tuple(parts.values()), names=tuple(parts), weights=weights, **({"named": True} | options))
 
 
 def fingerprint(of):

@@ -242,7 +242,8 @@ class Loader(torch.utils.data.DataLoader[Item]):
         plan = options.plan(plan_of(dataset))
         _check_workers(workers, num_workers, multiprocessing_context)
         self._workers = workers
-        if num_workers and (workers or multiprocessing_context) is None and not plan.pipeline.source.survives_fork:
+        survives_fork = all(source.survives_fork for source in plan.pipeline.files)
+        if num_workers and (workers or multiprocessing_context) is None and not survives_fork:
             multiprocessing_context = _context_without_fork()
         super().__init__(
             dataset,
@@ -266,7 +267,8 @@ class Loader(torch.utils.data.DataLoader[Item]):
         if pin_memory and not pins(self):
             log_once("pin_memory=True changes nothing on this machine: torch finds no CUDA device.")
         _warn_if_not_sharded(plan)
-        plan.pipeline.source.log_mixing(plan.lanes or plan.ranks)
+        for source in plan.pipeline.files:
+            source.log_mixing(plan.lanes or plan.ranks)
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"position": copy(self.position), "_idle_pool": None, "_meter": None, "_pools": None}

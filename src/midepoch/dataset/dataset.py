@@ -1275,7 +1275,7 @@ def _read_here(run: Pass) -> Iterator[Iterable[Any]]:
 def _cut(dataset: AnyDataset, name: str, step: OrderStep) -> AnyDataset:
     """Add a step that keeps some of the rows. Warn that these differ from epoch to epoch after a shuffle."""
     cut = with_order_step(dataset, name, step)
-    if cut._plan.pipeline.source.shuffled:
+    if any(source.shuffled for source in cut._plan.pipeline.files):
         log_once(
             "take, skip and select after shuffle choose other rows in every epoch. That is a way to sample, but "
             "not to separate training from validation: rows would move between the two. For that, use "

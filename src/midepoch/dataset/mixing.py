@@ -14,7 +14,7 @@ from midepoch.dataset.dataset import Dataset, Item, from_source, plan_of, with_l
 from midepoch.pipeline.draws import Stop
 from midepoch.pipeline.mixture import STOPS, Mixture
 from midepoch.pipeline.pipeline import Pipeline
-from midepoch.pipeline.schedule import WeightSchedule, WeightSteps, token_weights
+from midepoch.pipeline.schedule import Weights, WeightSchedule, token_weights
 from midepoch.pipeline.surveyed import mean_tokens
 from midepoch.stages.columns import CastColumns, FillColumns, RenameColumns, Select
 from midepoch.stages.functions import Map, MapBatches
@@ -61,17 +61,14 @@ def mix(
     if by not in ("items", "tokens"):
         raise ValueError(f"by is {by!r}; it can be 'items' or 'tokens'.")
     pipelines = tuple(plan_of(part).pipeline for part in parts)
-    steps = _steps(weights, names, stop) if isinstance(weights, WeightSchedule) else None
-    of_parts = tuple(_weights(weights, names)) if steps is None else steps.weights[0]
+    of_parts = _checked_weights(weights, names, stop)
     if by == "tokens":
         means = [mean_tokens(name, pipeline, column) for name, pipeline in zip(names, pipelines, strict=True)]
-        of_parts = token_weights(of_parts, means)
-        steps = steps and replace(steps, weights=tuple(token_weights(own, means) for own in steps.weights))
+        of_parts = replace(of_parts, weights=tuple(token_weights(own, means) for own in of_parts.weights))
     mixture = Mixture(
         parts=pipelines,
         names=names,
         weights=of_parts,
-        steps=steps,
         named=named,
         seed=check_integer("seed", seed, least=None),
         stop=stop,
@@ -99,7 +96,7 @@ def concat(datasets: Sequence[Dataset[Item]] | Mapping[str, Dataset[Item]]) -> D
     mixture = Mixture(
         parts=_with_all_columns([plan_of(part).pipeline for part in parts]),
         names=names,
-        weights=(1.0,) * len(parts),
+        weights=Weights.constant([1.0] * len(parts)),
         named=named,
         stop="all",
         in_turn=True,
@@ -153,14 +150,16 @@ def _check_part(function: str, part: Any) -> None:
             raise ValueError(f"A dataset in a mixture cannot have its own {method}(). {remedy}")
 
 
-def _steps(schedule: WeightSchedule, names: Sequence[str], stop: Stop) -> WeightSteps:
+def _checked_weights(weights: Any, names: Sequence[str], stop: Stop) -> Weights:
+    if not isinstance(weights, WeightSchedule):
+        return Weights.constant(_weights(weights, names))
     if stop == "all":
         raise ValueError(
             "A WeightSchedule needs stop='first' or stop='never': with 'all' the shares change by themselves."
         )
-    at = sorted(schedule.weights)
-    weights = [tuple(_weights(schedule.weights[items], names)) for items in at]
-    return WeightSteps(at=tuple(int(items) for items in at), weights=tuple(weights), ramp=bool(schedule.ramp))
+    at = tuple(sorted(map(int, weights.weights)))
+    of_parts = tuple(tuple(_weights(weights.weights[items], names)) for items in at)
+    return Weights(at=at, weights=of_parts, ramp=bool(weights.ramp))
 
 
 def _weights(weights: Any, names: Sequence[str]) -> list[float]:

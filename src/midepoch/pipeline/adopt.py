@@ -6,13 +6,12 @@ passed over when they are due. Packs keep their layout, and the rows' places in 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from midepoch._common.checks import count
 from midepoch._common.hashing import hash_keys
@@ -34,7 +33,7 @@ from midepoch.order.selection import Without
 from midepoch.pipeline.draws import PartPosition, join_positions, split_positions
 from midepoch.pipeline.pipeline import Pipeline, cut_of
 from midepoch.pipeline.schedule import weight_in_words
-from midepoch.sources.files import FileRows, without_rows
+from midepoch.sources.files import FileRows, named_rows, without_rows
 from midepoch.sources.source import AdoptedCheckpoint, MoveCursor
 from midepoch.stages.stage import cursor_numbers
 
@@ -151,7 +150,12 @@ def adopt_mixture(mixture: "Mixture", then: Mapping[str, Any]) -> AdoptedCheckpo
         raise CheckpointMismatchError(
             "The checkpoint is not of a mixture. Load it into the dataset that it was taken of."
         )
-    _check_kind(mixture, description)
+    if bool(description.get("in_turn")) != mixture.in_turn:
+        words = "mix", "concat"
+        raise CheckpointMismatchError(
+            f"The datasets were joined by {words[not mixture.in_turn]}, and are joined by {words[mixture.in_turn]} "
+            "now. Build them as they were, or start over without the state."
+        )
     saved = _saved_parts(description, then["data"])
     _check_known(mixture, [*saved])
     parts = dict(zip(mixture.names, mixture.parts, strict=True))
@@ -162,32 +166,16 @@ def adopt_mixture(mixture: "Mixture", then: Mapping[str, Any]) -> AdoptedCheckpo
     changes += [f"in {name}, {change}" for name, part in known.items() for change in part.changes]
     edits = join_edits([known[name].edits if name in known else 0 for name in parts])
     move_edits = partial(_moved_edits, [*parts], [*saved], known)
-    return AdoptedCheckpoint(move, [*mixture.describe(), *stages], tuple(changes), edits, move_edits)
-
-
-def _check_kind(mixture: "Mixture", description: Mapping[str, Any]) -> None:
-    """Raise if the parts were joined in another way."""
-    if bool(description.get("in_turn")) != mixture.in_turn:
-        words = "mix", "concat"
-        raise CheckpointMismatchError(
-            f"The datasets were joined by {words[not mixture.in_turn]}, and are joined by {words[mixture.in_turn]} "
-            "now. Build them as they were, or start over without the state."
-        )
-    if description["stop"] != mixture.stop:
-        raise CheckpointMismatchError(
-            f"The mixture had stop={description['stop']!r} and has stop={mixture.stop!r}, so it would end elsewhere. "
-            "Build it as it was, or start over without the state."
-        )
+    described = [mixture.describe()[0] | {"stop": description["stop"]}, *stages]
+    return AdoptedCheckpoint(move, described, tuple(changes), edits, move_edits)
 
 
 def _saved_parts(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, SavedPart]:
     """The parts of a checkpoint's mixture by name; ``ValueError`` if its description and data do not fit together."""
-    names, *lists = [*(description[key] for key in ("names", "weights", "widths", "parts")), data["parts"]]
-    if any(len(one) != len(names) for one in lists):
-        raise ValueError("its lists of parts have different lengths")
+    lists = [*(description[key] for key in ("names", "weights", "widths", "parts")), data["parts"]]
     if any(type(width) is not int or width < 1 for width in description["widths"]):
         raise ValueError(f"the widths of cursors are {description['widths']}")
-    return {name: SavedPart(*part) for name, *part in zip(names, *lists, strict=True)}
+    return {name: SavedPart(*part) for name, *part in zip(*lists, strict=True)}
 
 
 def _check_known(mixture: "Mixture", saved_names: Sequence[str]) -> None:
@@ -216,7 +204,7 @@ def _adopted(part: Pipeline, name: str, saved: SavedPart) -> AdoptedCheckpoint:
 def _changes(mixture: "Mixture", saved: Mapping[str, SavedPart], saved_seed: int) -> list[str]:
     """How the schedule differs from the checkpoint's, in words."""
     changes = []
-    for name, weight in zip(mixture.names, mixture.described_weights, strict=True):
+    for name, weight in zip(mixture.names, mixture.weights.described, strict=True):
         now = weight_in_words(weight)
         if name not in saved:
             changes.append(f"{name} is new and starts from its beginning, with weight {now}")
@@ -272,7 +260,7 @@ def without(pipeline: Pipeline, named: Any) -> Pipeline:
     if not pipeline.parts:
         return replace(pipeline, source=without_rows(source, named))
     rows_of: list[list[Row]] = [[] for _ in pipeline.parts]
-    for row in _rows(named):
+    for row in named_rows(named, "part", "file", "row"):
         number, inner = _part_of(source, row)
         rows_of[number].append(inner)
     parts = zip(pipeline.parts, rows_of, strict=True)
@@ -292,7 +280,7 @@ def _part_of(mixture: "Mixture", row: Row) -> tuple[int, Row]:
         raise ValueError(
             f"without names the part {part!r}, which the mixture does not have: {', '.join(mixture.names)}."
         )
-    have = [index for index, one in enumerate(mixture.parts) if file in _file_names(one)]
+    have = [index for index, one in enumerate(mixture.parts) if any(file in of.index.view.names for of in one.files)]
     if not have:
         raise ValueError(f"without names the file {file!r}, which no part of the mixture has.")
     if len(have) > 1:
@@ -302,26 +290,6 @@ def _part_of(mixture: "Mixture", row: Row) -> tuple[int, Row]:
             f"({mixture.names[have[0]]!r}, {file!r}, {number}), and a row for each part that should lose it."
         )
     return have[0], (file, number)
-
-
-def _file_names(pipeline: Pipeline) -> set[str]:
-    if pipeline.parts:
-        return set[str]().union(*map(_file_names, pipeline.parts))
-    source = pipeline.source
-    return set(source.index.view.names) if isinstance(source, FileRows) else set()
-
-
-def _rows(named: Any) -> Iterator[Row]:
-    if isinstance(named, pa.Table):
-        columns = [named[name].to_pylist() for name in ("part", "file", "row")]
-        return zip(*columns, strict=True)
-    rows = list(named) if isinstance(named, Iterable) and not isinstance(named, str | dict) else None
-    if rows is None or any(isinstance(row, str) or len(row) not in (2, 3) for row in rows):
-        raise TypeError(
-            "rows of a mixture must be pairs of a file and a row, or a part, a file and a row, such as "
-            "[('web', 'part-0007.parquet', 1234)], or the table that Loader.trace or Loader.find returned."
-        )
-    return map(tuple, rows)
 
 
 def with_edits(pipeline: Pipeline, state: State, edits: Edits) -> State:

@@ -337,7 +337,7 @@ class ItemColumns(NamedTuple):
     """The keys of the items' rows."""
 
     def write_to(self, file: "ItemFile", where: Where) -> None:
-        """Write the items as one record batch, or in halves if they do not fit. Names an item that does not fit alone."""
+        """Write the items as one record batch, or in halves if they do not fit. Names the item that is the reason."""
         try:
             file.write(pa.record_batch({name: to_arrow(column) for name, column in self.columns.items()}))
         except MISFITS as error:

@@ -9,11 +9,10 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import chain, groupby
-from operator import attrgetter
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from midepoch.pipeline.schedule import NEVER, DrawTable, draws_by_part
 from midepoch.stages.counted import (
     Amounts,
     CountedItems,
+    Outputs,
     TokensOf,
     TracedRows,
     Wanted,
@@ -31,8 +31,10 @@ from midepoch.stages.counted import (
     sum_amounts,
 )
 from midepoch.stages.flow import Flow, RowRun, SingleItem
-from midepoch.values.columns import Form
 from midepoch.values.rows import concat
+
+if TYPE_CHECKING:
+    from midepoch.pipeline.mixture import MixtureLanes
 
 Stop = Literal["first", "all", "never"]
 """When an epoch ends: with the first part that ends, with the last one, or never, as parts start over."""
@@ -41,6 +43,8 @@ DRAWS_TOGETHER = 256
 """For how many items that are drawn one by one the parts are found together."""
 EMPTY_PASSES = 10
 LOW_BITS = (1 << 63) - 1
+MOST_ITEMS = 1 << 40
+"""More items than a part has that ends. Of one that does not, nobody looks for them pass by pass."""
 PASSES_KEPT = 8
 """How many passes over a part are kept in memory; older ones are opened again if they are needed."""
 DRAWS_AHEAD = 16
@@ -77,30 +81,13 @@ def split_positions(cursor: Cursor, widths: Sequence[int]) -> list[PartPosition]
     return positions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneParts(Generic[T]):
-    """The parts of a mixture, as a lane draws from them from its position on."""
-
-    names: Sequence[str]
-    begins: Sequence[Cursor]
-    positions: Sequence[PartPosition]
-    stop: Stop
-    open: Callable[[int, int, Cursor], T]
-    """Returns the items of a part, given its number, how often it has ended and the cursor to start from."""
-    table: Callable[[Sequence[int]], DrawTable | None]
-    """Returns the draws of the lane, given how often each part has ended; None if no part is left to draw from."""
-
-    def is_under_way(self, part: int) -> bool:
-        """True if the first pass began before. Its rest may have no items, and the pass had some."""
-        return self.positions[part].cursor != self.begins[part]
-
-    def without_items(self, part: int) -> ValueError:
-        """The error for a part that starts over again and again and has no items in the lane."""
-        return ValueError(
-            f"The part {self.names[part]!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so "
-            "stop='never' cannot continue. The part has fewer rows than there are lanes, or a filter that keeps none: "
-            "use fewer lanes, or leave the part out."
-        )
+def without_items(name: str) -> ValueError:
+    """The error for a part that starts over again and again and has no items in the lane."""
+    return ValueError(
+        f"The part {name!r} of the mixture had no items in {EMPTY_PASSES} passes over a lane, so stop='never' cannot "
+        "continue. The part has fewer rows than there are lanes, or a filter that keeps none: use fewer lanes, or "
+        "leave the part out."
+    )
 
 
 def part_salt(name: str, times_ended: int) -> int:
@@ -108,24 +95,27 @@ def part_salt(name: str, times_ended: int) -> int:
     return key_of("part", name, times_ended) & LOW_BITS
 
 
-ReadPass = Callable[[str, int, Flow], Iterator[T]]
-"""Reads a pass over a part, given the part's name and how often it has ended: ``runs_of_pass`` or ``items_of_pass``."""
+def flow_of_pass(name: str, times_ended: int, flow: Flow) -> Flow:
+    """A pass over a part. Cursors begin with how often the part has ended, and no other pass has its keys."""
+    salt = part_salt(name, times_ended)
+    if flow.row_runs is None:
+        items = ((item, (times_ended, *own), (key ^ salt) & LOW_BITS) for item, own, key in flow.as_single_items())
+        return flow.with_single_items(items)
+    runs = (
+        RowRun(run.rows, np.insert(run.cursors, 0, times_ended, axis=1), (run.keys ^ salt) & LOW_BITS)
+        for run in flow.row_runs
+    )
+    return replace(flow, row_runs=runs)
 
 
-def runs_of_pass(name: str, times_ended: int, flow: Flow) -> Iterator[RowRun]:
-    """The runs of a pass over a part. Cursors begin with how often it has ended, and no other pass has their keys."""
+ReadFlow = Callable[[Flow], Iterator[T]]
+"""Returns the items of a flow: one by one, or in runs of rows."""
+
+
+def row_runs(flow: Flow) -> Iterator[RowRun]:
+    """The items of a flow of unchanged rows."""
     assert flow.row_runs is not None
-    salt = part_salt(name, times_ended)
-    for run in flow.row_runs:
-        cursors = np.insert(run.cursors, 0, times_ended, axis=1)
-        yield RowRun(run.rows, cursors, (run.keys ^ salt) & LOW_BITS)
-
-
-def items_of_pass(name: str, times_ended: int, flow: Flow) -> Iterator[SingleItem]:
-    """The same one by one."""
-    salt = part_salt(name, times_ended)
-    for item, cursor, key in flow.as_single_items():
-        yield item, (times_ended, *cursor), (key ^ salt) & LOW_BITS
+    return flow.row_runs
 
 
 class PartRows:
@@ -133,27 +123,25 @@ class PartRows:
 
     def __init__(self, runs: Iterator[RowRun]) -> None:
         self._runs = runs
-        self._waiting: deque[RowRun] = deque()
-        self._rows = 0
+        self._waiting: list[RowRun] = []
 
     def ready(self, count: int) -> int:
         """How many of the next ``count`` rows there are. They are read if need be, and wait."""
-        while self._rows < count and (run := next(self._runs, None)) is not None:
+        rows = sum(map(len, self._waiting))
+        while rows < count and (run := next(self._runs, None)) is not None:
             self._waiting.append(run)
-            self._rows += len(run)
-        return min(count, self._rows)
+            rows += len(run)
+        return min(count, rows)
 
     def take(self, count: int) -> list[RowRun]:
         """The next ``count`` rows, which are ready."""
         taken = []
-        self._rows -= count
         while count:
-            run = self._waiting.popleft()
+            run = self._waiting.pop(0)
             if len(run) > count:
-                self._waiting.appendleft(run.slice(count, len(run)))
-                run = run.slice(0, count)
-            taken.append(run)
-            count -= len(run)
+                self._waiting.insert(0, run.slice(count, len(run)))
+            taken.append(run.slice(0, min(count, len(run))))
+            count -= len(taken[-1])
         return taken
 
 
@@ -183,27 +171,28 @@ def known_draws(parts: I32, waiting: Sequence[PartRows]) -> int:
 class Draws:
     """The draws of a lane from its position on. Each object is good for one pass over them."""
 
-    def __init__(self, parts: LaneParts[Flow]) -> None:
-        self._parts = parts
-        self._cursors: list[Cursor] = [(drawn, times_ended, *cursor) for drawn, times_ended, cursor in parts.positions]
+    def __init__(self, lanes: "MixtureLanes", lane: int, cursor: Cursor, opened: Any) -> None:
+        """Take the lanes of the mixture, a lane, its cursor, and what ``Mixture.open`` returned."""
+        self._lanes, self._lane, self._opened, self._stop = lanes, lane, opened, lanes.mixture.stop
+        self._positions = lanes.mixture.part_positions(cursor)
+        self._cursors: list[Cursor] = [(drawn, times_ended, *own) for drawn, times_ended, own in self._positions]
         """Of each part, how many items were drawn, how often it has ended, and its own cursor."""
-        self._table = parts.table([position.times_ended for position in parts.positions])
+        self._table = lanes.table(lane, [position.times_ended for position in self._positions])
 
-    def _flows(self, read: ReadPass[T]) -> list[Iterator[T]]:
-        return [self._flow(part, read) for part in range(len(self._cursors))]
-
-    def _flow(self, part: int, read: ReadPass[T]) -> Iterator[T]:
+    def _part(self, part: int, read: ReadFlow[T]) -> Iterator[T]:
         """A part from its position on: one pass, or with stop="never" one after the other."""
-        _, times_ended, cursor = self._parts.positions[part]
-        empty_passes = -self._parts.is_under_way(part)
+        _, times_ended, cursor = self._positions[part]
+        name, begin = self._lanes.mixture.names[part], self._lanes.mixture.parts[part].begin
+        empty_passes = -(cursor != begin)  # the first pass began before: its rest may have no items, and it had some
         while empty_passes < EMPTY_PASSES:
             empty_passes += 1
-            for found in read(self._parts.names[part], times_ended, self._parts.open(part, times_ended, cursor)):
+            flow = self._lanes.flow_of_part(self._opened, self._lane, part, times_ended, cursor)
+            for found in read(flow_of_pass(name, times_ended, flow)):
                 empty_passes = 0
                 yield found
-            if self._parts.stop != "never":
+            if self._stop != "never":
                 return
-            times_ended, cursor = times_ended + 1, self._parts.begins[part]
+            times_ended, cursor = times_ended + 1, begin
 
     def _next_parts(self, table: DrawTable, most: int) -> I32:
         draws = sum(drawn for drawn, *_ in self._cursors)
@@ -211,7 +200,7 @@ class Draws:
 
     def single_items(self) -> Iterator[SingleItem]:
         """The items, drawn one by one."""
-        flows = self._flows(items_of_pass)
+        flows = [self._part(part, Flow.as_single_items) for part in range(len(self._cursors))]
         while self._table is not None:
             for part in self._next_parts(self._table, DRAWS_TOGETHER).tolist():
                 single = next(flows[part], None)
@@ -224,7 +213,7 @@ class Draws:
 
     def row_runs(self) -> Iterator[RowRun]:
         """The items in runs: many draws at a time."""
-        waiting = list(map(PartRows, self._flows(runs_of_pass)))
+        waiting = [PartRows(self._part(part, row_runs)) for part in range(len(self._cursors))]
         most = 1  # so that the first item after a resume comes as soon as possible
         while self._table is not None:
             parts = self._next_parts(self._table, most)
@@ -250,39 +239,38 @@ class Draws:
 
     def _end(self, part: int) -> None:
         """Continue without a part that has ended, or end the epoch."""
-        if self._parts.stop == "never":
-            raise self._parts.without_items(part)
+        if self._stop == "never":
+            raise without_items(self._lanes.mixture.names[part])
         self._table = None
-        if self._parts.stop == "all":
+        if self._stop == "all":
             self._cursors = [
                 (0, times_ended + (number == part), *cursor)
                 for number, (_, times_ended, *cursor) in enumerate(self._cursors)
             ]
-            self._table = self._parts.table([times_ended for _, times_ended, *_ in self._cursors])
+            self._table = self._lanes.table(self._lane, [times_ended for _, times_ended, *_ in self._cursors])
 
 
-class PassItems(NamedTuple):
-    """Some items of one pass over a part."""
+class PassItems(Outputs):
+    """All items of one pass over a part, with the keys that they have in the mixture."""
 
-    part: str
-    times_ended: int
-    """How often the part has ended before the pass."""
-    items: CountedItems
-    """All items of the pass."""
-    numbers: I64
-    """Which of them."""
+    def __init__(self, items: CountedItems, part: str, times_ended: int) -> None:
+        super().__init__(items, partial(flow_of_pass, part, times_ended))
+        self.part, self.times_ended = part, times_ended
 
-    def keys(self) -> I64:
-        """Their keys, which no other pass has."""
-        return (self.items.keys(self.numbers) ^ part_salt(self.part, self.times_ended)) & LOW_BITS
+    def keys(self, numbers: I64) -> I64:
+        return (super().keys(numbers) ^ part_salt(self.part, self.times_ended)) & LOW_BITS
+
+    def trace(self, numbers: I64) -> TracedRows:
+        return super().trace(numbers).within(self.part)
 
 
 class PartItems:
     """The items of one part from its position on, counted over all passes. A part that starts over has several."""
 
-    def __init__(self, parts: LaneParts[CountedItems], part: int) -> None:
-        self._parts, self._part, self.name = parts, part, parts.names[part]
-        self._repeats, self._position = parts.stop == "never", parts.positions[part]
+    def __init__(self, lanes: "MixtureLanes", lane: int, part: int, position: PartPosition) -> None:
+        self._lanes, self._lane, self._part, self._position = lanes, lane, part, position
+        self.name, self._begin = lanes.mixture.names[part], lanes.mixture.parts[part].begin
+        self._repeats = lanes.mixture.stop == "never"
         self._pass = lru_cache(maxsize=PASSES_KEPT)(self._open_pass)
         self._starts = array("q", [0])
         """The number of items before each pass. A part of few rows has very many passes."""
@@ -290,12 +278,14 @@ class PartItems:
         """So many passes, and the amounts of these."""
         self.is_endless = self._repeats or self._pass(0).is_endless
 
-    def _open_pass(self, number: int) -> CountedItems:
-        cursor = self._parts.begins[self._part] if number else self._position.cursor
-        return self._parts.open(self._part, self._position.times_ended + number, cursor)
+    def _open_pass(self, number: int) -> PassItems:
+        times_ended = self._position.times_ended + number
+        lanes = self._lanes.of_part(self._part, times_ended)
+        items = lanes.counted(self._lane, self._begin if number else self._position.cursor)
+        return PassItems(items, self.name, times_ended)
 
     def has(self, item: int) -> bool:
-        return self._find(item) is not None
+        return (self.is_endless and item >= MOST_ITEMS) or self._find(item) is not None
 
     def total(self) -> int:
         """The number of items of a part that does not start over."""
@@ -310,9 +300,9 @@ class PartItems:
             number += 1
             if number == len(self._starts):
                 self._starts.append(self._starts[-1] + self._pass(number - 1).total())
-                first = max(len(self._starts) - EMPTY_PASSES - 1, self._parts.is_under_way(self._part))
+                first = max(len(self._starts) - EMPTY_PASSES - 1, self._position.cursor != self._begin)
                 if self._starts[first:].count(self._starts[-1]) > EMPTY_PASSES:
-                    raise self._parts.without_items(self._part)
+                    raise without_items(self.name)
         return number, item - self._starts[number]
 
     def position(self, items: int) -> tuple[int, Cursor]:
@@ -322,7 +312,7 @@ class PartItems:
         found = self._find(items - 1)
         assert found is not None
         number, item = found
-        return self._position.times_ended + number, self._pass(number).cursor(item + 1)
+        return self._pass(number).times_ended, self._pass(number).cursor(item + 1)
 
     def passed(self, position: PartPosition, tokens_of: TokensOf) -> Amounts:
         """The amounts before a position, of all passes."""
@@ -340,212 +330,185 @@ class PartItems:
         """The items of the present pass that have this row."""
         return self._pass(0).find(file, row)
 
-    def by_pass(self, items: I64) -> Iterator[PassItems]:
-        """These items, which exist, by passes."""
+    def by_pass(self, items: I64) -> Iterator[tuple[PassItems, I64]]:
+        """The passes of these items, which exist, and their numbers in each."""
         if self._repeats and len(items):
             self._find(int(items[-1]))  # now it is known where the passes before its own end
         while len(items):
             number = bisect_right(self._starts, int(items[0])) - 1
             is_last = number + 1 == len(self._starts)
             end = len(items) if is_last else int(np.searchsorted(items, self._starts[number + 1]))
-            here = items[:end] - self._starts[number]
-            yield PassItems(self.name, self._position.times_ended + number, self._pass(number), here)
+            yield self._pass(number), items[:end] - self._starts[number]
             items = items[end:]
 
-    def flows(self, opened: Any, wanted: Wanted) -> Iterator[tuple[int, Flow]]:
-        """The wanted items, a flow for each pass, with how often the part has ended before it.
+    def flows(self, opened: Any, wanted: Wanted) -> Iterator[Flow]:
+        """The wanted items, a flow for each pass.
 
         Packs of one window may take documents of two passes in any order. Then there are several flows of a pass.
         """
-        for times_ended, pieces in groupby(self._pieces(wanted), attrgetter("times_ended")):
+        for _, pieces in groupby(self._pieces(wanted), lambda piece: piece[0].times_ended):
             first = next(pieces)
-            numbers = (piece.numbers for piece in chain([first], pieces))
-            yield times_ended, first.items.flow(opened, numbers)
+            yield first[0].flow(opened, (numbers for _, numbers in chain([first], pieces)))
 
-    def _pieces(self, wanted: Wanted) -> Iterator[PassItems]:
+    def _pieces(self, wanted: Wanted) -> Iterator[tuple[PassItems, I64]]:
         """The wanted items by passes. Where the next ones are not known yet, the last pass is told so."""
         last: PassItems | None = None
         for items in wanted:
             if last is not None and not len(items):
-                yield last._replace(numbers=items)
-            for last in self.by_pass(items):
-                yield last
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Draws by one table, until a part ends and the others share its draws."""
-
-    first: int
-    """The number of the first item."""
-    draws: int
-    """How many draws of the table are before item 0."""
-    before: I64
-    """The number of items of each part before the table's first draw."""
-    ended: tuple[int, ...]
-    """How often each part has ended, where ended parts are left out."""
-    table: DrawTable
-
-    def taken(self, items: int) -> I64:
-        """The number of items of each part among the first ``items``, if the stretch lasts so long."""
-        return self.before + self.table.drawn(self.draws + items)
-
-    def number_of(self, part: int, item: int) -> int:
-        """The number of the draw that takes an item of a part."""
-        return self.table.draw_of(part, item - int(self.before[part])) - self.draws
+                yield last, items
+            for last, numbers in self.by_pass(items):
+                yield last, numbers
 
 
 class CountedDraws(CountedItems):
     """The items of a mixture in one lane."""
 
-    def __init__(self, parts: LaneParts[CountedItems], *, form: tuple[Form, bool], in_runs: bool) -> None:
-        """Take the parts, the form of the items, and whether all parts are unchanged rows, which are drawn in runs."""
-        self._lane_parts, self._stop, self._in_runs = parts, parts.stop, in_runs
-        self._form, self.batched = form
-        self.parts = [PartItems(parts, part) for part in range(len(parts.names))]
-        drawn = np.array([position.drawn for position in parts.positions], np.int64)
-        ended = tuple(position.times_ended for position in parts.positions)
-        table, draws = parts.table(ended), int(drawn.sum())
-        self._stretches = [] if table is None else [Stretch(0, draws, -drawn, ended, table)]
-        """Those that are known. There are none if all parts have ended."""
-        self._weighted = [part for part in range(len(drawn)) if table is not None and table.draws_from(part)]
-        endless = [self.parts[part].is_endless for part in self._weighted]
+    def __init__(self, lanes: "MixtureLanes", lane: int, cursor: Cursor) -> None:
+        self._lanes, self._lane, self._stop = lanes, lane, lanes.mixture.stop
+        _, self.batched = lanes.mixture.item_spec
+        self._positions = lanes.mixture.part_positions(cursor)
+        self.parts = [PartItems(lanes, lane, part, position) for part, position in enumerate(self._positions)]
+        self._drawn = np.array([position.drawn for position in self._positions], np.int64)
+        """The number of items of each part before item 0, since the schedule began."""
+        self._draws = int(self._drawn.sum())
+        self._ended = [tuple(position.times_ended for position in self._positions)]
+        """How often each part has ended: at the start, and with stop="all" after each end that is known."""
+        self._table = lanes.table(lane, self._ended[0])
+        """The draws up to the last end that is known, and those that follow if no part ends; None if all have ended."""
+        self._drawn_from = lanes.draws_from(self._ended[0])
+        self._left = [*self._drawn_from]
+        """Those of them whose end is not known yet."""
+        endless = [self.parts[part].is_endless for part in self._drawn_from]
         self.is_endless = bool(endless) and (all(endless) if self._stop == "first" else any(endless))
 
-    def _stretch(self, number: int) -> Stretch | None:
-        """The stretch of an item; None if there is no such item."""
-        index = bisect_right(self._stretches, number, key=attrgetter("first")) - 1
-        stretch = self._stretches[index] if self._stretches else None
-        while stretch is not None:
-            taken, before = stretch.taken(number + 1).tolist(), stretch.before.clip(min=0).tolist()
-            drawn = [part for part in self._weighted if taken[part] > before[part]]
-            short = [part for part in drawn if not self.parts[part].has(taken[part] - 1)]
-            if not short:
-                break
-            stretch = self._stretch_after(stretch, short) if self._stop == "all" else None
-        return stretch
+    def _taken(self, items: int) -> I64:
+        """The number of items of each part among the first ``items``, as far as ends are known."""
+        assert self._table is not None
+        return self._table.drawn(self._draws + items) - self._drawn
 
-    def _stretch_after(self, last: Stretch, short: Sequence[int]) -> Stretch | None:
-        """The stretch after the last one that is known, in which these parts end; None if no part is left."""
-        number, part = min((last.number_of(part, self.parts[part].total()), part) for part in short)
-        ended = tuple(times_ended + (other == part) for other, times_ended in enumerate(last.ended))
-        table = self._lane_parts.table(ended)
-        if table is None:
-            return None
-        self._stretches.append(Stretch(number, -number, last.taken(number), ended, table))
-        return self._stretches[-1]
+    def _number_of(self, part: int, item: int) -> int:
+        """The number of the draw that takes an item of a part, as far as ends are known."""
+        assert self._table is not None
+        return self._table.draw_of(part, item + int(self._drawn[part])) - self._draws
 
     def has(self, number: int) -> bool:
-        return self._stretch(number) is not None
+        while self._table is not None:
+            taken = self._taken(number + 1).tolist()
+            short = [part for part in self._left if taken[part] > 0 and not self.parts[part].has(taken[part] - 1)]
+            if not short:
+                return True
+            if self._stop != "all" or not self._end_first(self._table, short):
+                break
+        return False
+
+    def _end_first(self, table: DrawTable, short: Sequence[int]) -> bool:
+        """Let the others share the draws after the first of these parts has ended; False if there are no others."""
+        number, first = min((self._number_of(part, self.parts[part].total()), part) for part in short)
+        ended = tuple(times_ended + (part == first) for part, times_ended in enumerate(self._ended[-1]))
+        others = self._lanes.table(self._lane, ended)
+        if others is not None:
+            table.continue_with(others, self._draws + number)
+            self._ended.append(ended)
+            self._left.remove(first)
+        return others is not None
 
     def total(self) -> int:
         if self.is_endless:
             raise TypeError("The length is unknown: a mixture with stop='never' never ends.")
         if self._stop == "all":
-            return sum(self.parts[part].total() for part in self._weighted)
-        ends = [part for part in self._weighted if not self.parts[part].is_endless]
-        return min(self._stretches[0].number_of(part, self.parts[part].total()) for part in ends)
+            return sum(self.parts[part].total() for part in self._drawn_from)
+        ends = [part for part in self._drawn_from if not self.parts[part].is_endless]
+        return min(self._number_of(part, self.parts[part].total()) for part in ends)
 
     def cursor(self, items: int) -> Cursor:
         if items == 0:
-            return join_positions(self._lane_parts.positions)
-        stretch = self._stretch(items - 1)
-        assert stretch is not None
-        taken, positions = stretch.taken(items), []
-        drawn = taken - stretch.before
+            return join_positions(self._positions)
+        assert self.has(items - 1)
+        assert self._table is not None
+        taken, positions, ended = self._taken(items), [], self._ended[0]
+        drawn = self._drawn + taken
+        if self._stop == "all":  # the schedule begins anew when a part has ended
+            step = self._table.step(self._draws + items - 1)
+            drawn, ended = drawn - self._table.drawn_before(step), self._ended[step]
         for number, part in enumerate(self.parts):
             times_ended, cursor = part.position(int(taken[number]))
-            ended = stretch.ended[number] if self._stop == "all" else times_ended
-            positions.append(PartPosition(int(drawn[number]), ended, cursor))
+            times_ended = ended[number] if self._stop == "all" else times_ended
+            positions.append(PartPosition(int(drawn[number]), times_ended, cursor))
         return join_positions(positions)
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        reading = _Reading(self, opened, wanted)
-        if self._in_runs:
-            return Flow(row_runs=reading.row_runs(), form=self._form)
-        return Flow(single_items=reading.single_items(), form=self._form, batched=self.batched)
+        return self._lanes.mixture.flow_of(ReadDraws(self, opened, wanted))
 
     def located(self, numbers: I64) -> tuple[I32, I64]:
         """The part of each of these draws, and the number of its item in that part."""
-        parts, items = np.empty(len(numbers), np.int32), np.empty(len(numbers), np.int64)
-        if len(numbers):
-            self._stretch(int(numbers[-1]))  # now it is known where the stretches before its own end
-        ends = np.searchsorted(numbers, [stretch.first for stretch in self._stretches[1:]]).tolist()
-        for stretch, begin, end in zip(self._stretches, [0, *ends], [*ends, len(numbers)], strict=False):
-            if begin < end:
-                first, last, chosen = int(numbers[begin]), int(numbers[end - 1]), numbers[begin:end] - numbers[begin]
-                every = stretch.table.parts(stretch.draws + first, stretch.draws + last + 1)
-                of_every = np.empty(len(every), np.int64)
-                for begun, draws in zip(stretch.taken(first), draws_by_part(every, len(self.parts)), strict=True):
-                    of_every[draws] = np.arange(begun, begun + len(draws))
-                parts[begin:end], items[begin:end] = every[chosen], of_every[chosen]
-        return parts, items
+        if self._table is None or not len(numbers):
+            return np.empty(0, np.int32), numbers
+        first, last = int(numbers[0]), int(numbers[-1])
+        self.has(last)  # now it is known which parts end before
+        every = self._table.parts(self._draws + first, self._draws + last + 1)
+        items = np.empty(len(every), np.int64)
+        for begin, draws in zip(self._taken(first), draws_by_part(every, len(self.parts)), strict=True):
+            items[draws] = np.arange(begin, begin + len(draws))
+        return every[numbers - first], items[numbers - first]
 
-    def _passes(self, numbers: I64) -> Iterator[tuple[I64, PassItems]]:
-        """These items by parts and passes: the places of some of them in ``numbers``, and these."""
+    def _passes(self, numbers: I64) -> Iterator[tuple[I64, PassItems, I64]]:
+        """The places in ``numbers`` of the items of each pass over a part, the pass, and their numbers there."""
         parts, items = self.located(numbers)
         for part, draws in zip(self.parts, draws_by_part(parts, len(self.parts)), strict=True):
-            for piece in part.by_pass(items[draws]):
-                yield draws[: len(piece.numbers)], piece
-                draws = draws[len(piece.numbers) :]
+            for of_pass, own in part.by_pass(items[draws]):
+                yield draws[: len(own)], of_pass, own
+                draws = draws[len(own) :]
 
-    def _of_each(self, numbers: I64, ask: Callable[[PassItems], I64]) -> I64:
+    def _of_each(self, numbers: I64, ask: Callable[[PassItems, I64], I64]) -> I64:
         """What the passes say of each of these items."""
         values = np.empty(len(numbers), np.int64)
-        for places, piece in self._passes(numbers):
-            values[places] = ask(piece)
+        for places, of_pass, own in self._passes(numbers):
+            values[places] = ask(of_pass, own)
         return values
 
     def keys(self, numbers: I64) -> I64:
         return self._of_each(numbers, PassItems.keys)
 
     def lengths(self, numbers: I64) -> I64:
-        return self._of_each(numbers, lambda piece: piece.items.lengths(piece.numbers))
+        return self._of_each(numbers, PassItems.lengths)
 
     def costs(self, numbers: I64) -> I64:
-        return self._of_each(numbers, lambda piece: piece.items.costs(piece.numbers))
+        return self._of_each(numbers, PassItems.costs)
 
     def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
-        positions = split_positions(cursor, list(map(len, self._lane_parts.begins)))
-        own = zip(self.parts, positions, strict=True)
+        own = zip(self.parts, self._lanes.mixture.part_positions(cursor), strict=True)
         return amounts_of_parts([(part.name, part.passed(position, tokens_of)) for part, position in own])
 
     def amounts(self, numbers: I64, tokens: I64 | None = None) -> Amounts:
         return amounts_of_parts(
             [
-                (piece.part, piece.items.amounts(piece.numbers, None if tokens is None else tokens[places]))
-                for places, piece in self._passes(numbers)
+                (of_pass.part, of_pass.amounts(own, None if tokens is None else tokens[places]))
+                for places, of_pass, own in self._passes(numbers)
             ]
         )
 
     def trace(self, numbers: I64) -> TracedRows:
-        traced = []
-        for places, piece in self._passes(numbers):
-            rows = piece.items.trace(piece.numbers).within(piece.part)
-            traced.append(rows._replace(items=places[rows.items]))
-        return join_traced(traced)
+        traced = [(places, of_pass.trace(own)) for places, of_pass, own in self._passes(numbers)]
+        return join_traced([rows._replace(items=places[rows.items]) for places, rows in traced])
 
     def find(self, file: str, row: int) -> I64:
         found = [
             number
-            for part in self._weighted
+            for part in self._drawn_from
             for item in self.parts[part].find(file, row).tolist()
-            if (number := self._number_of(part, item)) is not None
+            if (number := self._draw_of(part, item)) is not None
         ]
         return np.array(sorted(found), np.int64)
 
-    def _number_of(self, part: int, item: int) -> int | None:
+    def _draw_of(self, part: int, item: int) -> int | None:
         """The number of the draw that takes an item of a part; None if the mixture ends before."""
-        for stretch in self._stretches:  # more may become known meanwhile
-            number = stretch.number_of(part, item)
-            if self._stop != "all" and number >= NEVER - stretch.draws:
-                return None
-            if self._stretch(number) is stretch:
-                return number
-        return None
+        last = -1
+        while (number := self._number_of(part, item)) != last:
+            last, exists = number, self.has(number)  # more ends may be known now
+        return number if exists and number < NEVER - self._draws else None
 
 
-class _Reading:
+class ReadDraws:
     """The wanted draws of one reader. Each part is asked for its items of an array of draws when they are needed."""
 
     def __init__(self, items: CountedDraws, opened: Any, wanted: Wanted) -> None:
@@ -589,24 +552,24 @@ class _Reading:
             if self._due:
                 yield self._due.popleft()
 
-    def _read(self, part: int, read: ReadPass[T]) -> Iterator[T]:
+    def _part(self, part: int, read: ReadFlow[T]) -> Iterator[T]:
         """What a part yields. It is opened again if its wanted items ended early and there are more."""
         items, opened = self._items.parts[part], self._opened.parts[part]
         while True:
-            for times_ended, flow in items.flows(opened, self._wanted_of(part)):
-                yield from read(items.name, times_ended, flow)
+            for flow in items.flows(opened, self._wanted_of(part)):
+                yield from read(flow)
             if not self._of_parts[part]:
                 return
 
     def single_items(self) -> Iterator[SingleItem]:
-        flows = [self._read(part, items_of_pass) for part in range(len(self._items.parts))]
+        flows = [self._part(part, Flow.as_single_items) for part in range(len(self._items.parts))]
         for parts in self._arrays():
             for part in parts.tolist():
                 item, _, key = next(flows[part])
                 yield item, (0,), key
 
     def row_runs(self) -> Iterator[RowRun]:
-        waiting = [PartRows(self._read(part, runs_of_pass)) for part in range(len(self._items.parts))]
+        waiting = [PartRows(self._part(part, row_runs)) for part in range(len(self._items.parts))]
         for parts in self._arrays():
             known_draws(parts, waiting)
             yield deal(parts, waiting)[0]

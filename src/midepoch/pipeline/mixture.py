@@ -5,10 +5,10 @@ since the schedule began, how often the part has come to its end, and the part's
 function of the weights, the seed, the lane and those counts.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import pyarrow as pa
 
@@ -21,15 +21,15 @@ from midepoch.pipeline.draws import (
     LOW_BITS,
     CountedDraws,
     Draws,
-    LaneParts,
     PartPosition,
+    ReadDraws,
     Stop,
     join_positions,
     part_salt,
     split_positions,
 )
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
-from midepoch.pipeline.schedule import NEVER, DrawTable, Shares, WeightSteps, integer_weights, weight_in_words
+from midepoch.pipeline.schedule import NEVER, DrawTable, Shares, Weights, weight_in_words
 from midepoch.sources.source import (
     AdoptedCheckpoint,
     EpochCut,
@@ -41,11 +41,9 @@ from midepoch.sources.source import (
     no_survey,
     sum_counts,
 )
-from midepoch.stages.counted import CountedItems
 from midepoch.stages.flow import Context, Flow, noting
 from midepoch.stages.pack.documents import TOKENS
 
-T = TypeVar("T")
 STOPS: tuple[str, ...] = get_args(Stop)
 EPOCHS_KEPT = 4
 """How many epochs' lanes of each part are kept in memory."""
@@ -57,19 +55,16 @@ class Mixture:
 
     parts: tuple[Pipeline, ...]
     names: tuple[str, ...]
-    weights: tuple[float, ...]
+    weights: Weights
     named: bool
     """True if the user named the parts. Otherwise the names are made from what the parts are."""
     seed: int = 0
     stop: Stop = "first"
-    steps: WeightSteps | None = None
-    """Weights that change with the number of items; then ``weights`` are the first of them."""
     in_turn: bool = False
     """True if the parts are read one after the other. Then ``stop`` is "all", and weights have no meaning."""
     tokens_in: str = field(default=TOKENS, compare=False)
     """The column whose lists are the tokens of rows, where these are counted."""
     uniform = False
-    has_rows = False
 
     @property
     def label(self) -> str:
@@ -78,21 +73,9 @@ class Mixture:
     def __str__(self) -> str:
         if self.in_turn:
             return ", then ".join(self.names)
-        weights = map(weight_in_words, self.described_weights)
+        weights = map(weight_in_words, self.weights.described)
         parts = ", ".join(f"{name} ({weight})" for name, weight in zip(self.names, weights, strict=True))
         return f"a mixture of {parts}"
-
-    @cached_property
-    def integer_weights(self) -> tuple[int, ...]:
-        """The weights as the schedule takes them."""
-        return integer_weights(self.weights)
-
-    @property
-    def described_weights(self) -> list[Any]:
-        """The weight of each part as a checkpoint holds it: a number, or all of its weights if they change."""
-        if self.steps is None:
-            return list(self.weights)
-        return [self.steps.of_part(part) for part in range(len(self.parts))]
 
     def why_not_counted(self, survey: RowFacts | None) -> str | None:
         for name, part in zip(self.names, self.parts, strict=True):
@@ -100,33 +83,9 @@ class Mixture:
                 return f"in the part {name!r} of the mixture, {reason}"
         return None
 
-    def knows_lengths(self, survey: FindSurvey) -> bool:
-        of_rows = all(stage.keeps_rows for part in self.parts for stage in part.stages)
-        return of_rows and all(part.knows_lengths for part in self.parts)
-
-    @property
-    def shuffled(self) -> bool:
-        return any(part.source.shuffled for part in self.parts)
-
-    def log_mixing(self, lanes: int) -> None:
-        for part in self.parts:
-            part.source.log_mixing(lanes)
-
-    @property
-    def functions(self) -> list[Callable[..., Any]]:
-        return [function for part in self.parts for function in part.functions]
-
-    @property
-    def survives_fork(self) -> bool:
-        return all(part.source.survives_fork for part in self.parts)
-
     @property
     def item_spec(self) -> ItemSpec:
         return self.parts[0].item_spec  # mix() checks that all parts agree
-
-    @property
-    def chooses_form(self) -> bool:
-        return any(part.chooses_form for part in self.parts)
 
     @cached_property
     def schema(self) -> pa.Schema | None:
@@ -152,7 +111,7 @@ class Mixture:
             {
                 "op": "mix",
                 "names": list(self.names),
-                "weights": self.described_weights,
+                "weights": self.weights.described,
                 "seed": self.seed,
                 "stop": self.stop,
                 "widths": [len(part.begin) for part in self.parts],
@@ -161,19 +120,12 @@ class Mixture:
             }
         ]
 
-    def part_epoch(self, epoch: int, times_ended: int) -> int:
-        """The epoch of a pass over a part. One that starts over does so in its next epoch, with another shuffle."""
-        return epoch + (times_ended if self.stop == "never" else 0)
-
     def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> "MixtureLanes":
         """The lanes of an epoch. They are counted with the surveys of the parts."""
-        if cut.appended:
+        if cut.appended or (cut.edits and (isinstance(cut.edits, int) or len(cut.edits) != len(self.parts))):
             raise CheckpointMismatchError(
-                "The state is damaged: it says that files were appended to a mixture. Load an earlier checkpoint."
-            )
-        if cut.edits and (isinstance(cut.edits, int) or len(cut.edits) != len(self.parts)):
-            raise CheckpointMismatchError(
-                "The state is damaged: its edits are not those of the parts of a mixture. Load an earlier checkpoint."
+                "The state is damaged: the files that were appended, or its edits, are not those of a mixture of these "
+                "parts. Load an earlier checkpoint."
             )
         return MixtureLanes(self, cut)
 
@@ -182,6 +134,13 @@ class Mixture:
 
     def context(self, epoch: int, rows_until: int) -> Context:
         return Context(seed=self.seed, epoch=epoch, rows_until=0, locate=_no_row)
+
+    def flow_of(self, draws: Draws | ReadDraws) -> Flow:
+        """Draws as a flow: in runs if all parts are unchanged rows with one schema, else one by one."""
+        form, batched = self.item_spec
+        if self.schema is not None:
+            return Flow(row_runs=draws.row_runs(), form=form)
+        return Flow(single_items=draws.single_items(), form=form, batched=batched)
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint of a mixture, also one with other weights or parts: each part keeps its own position."""
@@ -210,88 +169,72 @@ class MixtureLanes:
     """The lanes of one epoch of a mixture."""
 
     def __init__(self, mixture: Mixture, cut: EpochCut) -> None:
-        self._mixture, self._cut = mixture, cut
+        self.mixture, self._cut = mixture, cut
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
-        self._cached_lanes = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
+        self.of_part = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
         self._left_out: dict[int, set[int]] = {}
 
     def note_masked(self, lane: int, left_out: set[int]) -> None:
         self._left_out[lane] = left_out
 
-    def _cut_part(self, part: int, epoch: int) -> PipelineLanes:
+    def _cut_part(self, part: int, times_ended: int) -> PipelineLanes:
+        """The lanes of a pass over a part. One that starts over does so in its next epoch, with another shuffle."""
+        epoch = self._cut.epoch + (times_ended if self.mixture.stop == "never" else 0)
         edits = edits_of_part(self._cut.edits, part)
-        return PipelineLanes(self._mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits))
-
-    def _part_lanes(self, part: int, times_ended: int) -> PipelineLanes:
-        """The lanes of a pass over a part."""
-        return self._cached_lanes(part, self._mixture.part_epoch(self._cut.epoch, times_ended))
+        return PipelineLanes(self.mixture.parts[part], replace(self._cut, epoch=epoch, edits=edits))
 
     def size(self, lane: int) -> int:
-        return sum(self._part_lanes(part, 0).size(lane) for part in range(len(self._mixture.parts)))
+        return sum(self.of_part(part, 0).size(lane) for part in range(len(self.mixture.parts)))
 
     def reaches(self, lane: int, cursor: Cursor, margin: int) -> bool:
         """True if every part can have reached its cursor, and the schedule its counts."""
-        positions = self._mixture.part_positions(cursor)
-        table = self._table(lane, [position.times_ended for position in positions])
+        positions = self.mixture.part_positions(cursor)
+        table = self.table(lane, [position.times_ended for position in positions])
         drawn = [position.drawn for position in positions]
         if table is not None and (sum(drawn) >= NEVER or table.drawn(sum(drawn)).tolist() != drawn):
             return False
         return all(
-            self._part_lanes(part, times_ended).reaches(lane, cursor, self._mixture.parts[part].item_rows)
+            self.of_part(part, times_ended).reaches(lane, cursor, self.mixture.parts[part].item_rows)
             for part, (_, times_ended, cursor) in enumerate(positions)
         )
 
-    def _table(self, lane: int, times_ended: Sequence[int]) -> DrawTable | None:
+    def table(self, lane: int, times_ended: Sequence[int]) -> DrawTable | None:
         """All draws of a lane, given how often each part has ended; None if no part is left to draw from."""
-        mixture, key = self._mixture, (self._mixture.seed, self._cut.epoch, lane)
-        if mixture.steps is not None:
-            steps = mixture.steps.of_lane(lane, self._cut.lanes)
-            return DrawTable([(begin, Shares(weights, *key, step)) for step, (begin, weights) in enumerate(steps)])
-        parts = zip(mixture.integer_weights, times_ended, strict=True)
-        weights = [0 if mixture.stop == "all" and ended else weight for weight, ended in parts]
-        if not any(weights):
-            return None
-        return DrawTable.in_turn(weights) if mixture.in_turn else DrawTable([(0, Shares(weights, *key))])
+        mixture, parts = self.mixture, self.draws_from(times_ended)
+        drawn, steps = parts[:1] if mixture.in_turn else parts, []
+        for step, (begin, weights) in enumerate(mixture.weights.of_lane(lane, self._cut.lanes)):
+            left = [weight if part in drawn else 0 for part, weight in enumerate(weights)]
+            key = () if mixture.weights.are_constant else (step,)
+            steps.append((begin, Shares(left, mixture.seed, self._cut.epoch, lane, *key)))
+        return DrawTable(steps) if parts else None
 
-    def _lane_parts(self, lane: int, cursor: Cursor, open_part: Callable[[int, int, Cursor], T]) -> LaneParts[T]:
-        return LaneParts(
-            names=self._mixture.names,
-            begins=[part.begin for part in self._mixture.parts],
-            positions=self._mixture.part_positions(cursor),
-            stop=self._mixture.stop,
-            open=open_part,
-            table=partial(self._table, lane),
-        )
+    def draws_from(self, times_ended: Sequence[int]) -> list[int]:
+        """The parts that are drawn from, given how often each has ended."""
+        left = [self.mixture.stop != "all" or not ended for ended in times_ended]
+        weights = zip(*(weights for _, weights in self.mixture.weights.steps), strict=True)
+        return [part for part, own in enumerate(weights) if left[part] and any(own)]
 
     def flow(self, opened: OpenMixture, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane, in runs of rows if the parts have a common schema."""
-        mixture = self._mixture
-        draws = Draws(self._lane_parts(lane, cursor, partial(self._open, opened, lane)))
-        form, batched = mixture.item_spec
-        pass_rows = self._pass_rows(lane) if mixture.stop == "never" else None
-        if mixture.schema is not None:
-            return Flow(row_runs=draws.row_runs(), form=form, pass_rows=pass_rows)
-        return Flow(single_items=draws.single_items(), form=form, batched=batched, pass_rows=pass_rows)
+        pass_rows = self._pass_rows(lane) if self.mixture.stop == "never" else None
+        return replace(self.mixture.flow_of(Draws(self, lane, cursor, opened)), pass_rows=pass_rows)
 
     def _pass_rows(self, lane: int) -> int:
         """How many draws take at least all items of each part once."""
-        weights = self._mixture.integer_weights
+        _, weights = self.mixture.weights.steps[0]
         weighted = [(lanes, weight) for lanes, weight in zip(self.first_passes(), weights, strict=True) if weight]
         return max(lanes.size(lane) * sum(weights) // weight for lanes, weight in weighted)
 
     def first_passes(self) -> list[PipelineLanes]:
         """The lanes of each part in its first pass."""
-        return [self._part_lanes(part, 0) for part in range(len(self._mixture.parts))]
+        return [self.of_part(part, 0) for part in range(len(self.mixture.parts))]
 
     def counted(self, lane: int, cursor: Cursor) -> CountedDraws:
-        def open_part(part: int, times_ended: int, cursor: Cursor) -> CountedItems:
-            return self._part_lanes(part, times_ended).counted(lane, cursor)
+        return CountedDraws(self, lane, cursor)
 
-        parts = self._lane_parts(lane, cursor, open_part)
-        return CountedDraws(parts, form=self._mixture.item_spec, in_runs=self._mixture.schema is not None)
-
-    def _open(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
-        lanes, name = self._part_lanes(part, times_ended), self._mixture.names[part]
+    def flow_of_part(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
+        """The items of a pass over a part in a lane."""
+        lanes, name = self.of_part(part, times_ended), self.mixture.names[part]
         flow = lanes.flow(opened.parts[part], lane, cursor)
         if lane in self._left_out and lane in lanes.left_out:
             mask = partial(_note_masked, self._left_out[lane], lanes.left_out[lane], part_salt(name, times_ended))

@@ -16,6 +16,7 @@ from midepoch.checkpoint.lanes import Cursor, LanePosition
 from midepoch.checkpoint.state import Edits, State, fingerprint_digest
 from midepoch.counting.survey import OwnLengths
 from midepoch.counting.survey_file import Survey
+from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut, ItemSpec, Source
 from midepoch.stages.counted import Checked, CountedItems, Kept, Outputs
 from midepoch.stages.flow import Context, Flow, PackCounts, watched
@@ -55,7 +56,11 @@ class Pipeline:
     @property
     def knows_lengths(self) -> bool:
         """True if the lengths of the documents that are packed are known by surveys of the rows."""
-        return self.source.knows_lengths(lambda: self.known_survey)
+        if self.parts:
+            of_rows = all(stage.keeps_rows for part in self.parts for stage in part.stages)
+            return of_rows and all(part.knows_lengths for part in self.parts)
+        survey = self.known_survey
+        return survey is not None and survey.has_lengths
 
     @cached_property
     def uniform(self) -> bool:
@@ -71,11 +76,8 @@ class Pipeline:
         """Which stage keeps the items from being counted, and what to do; None if they are counted."""
         if self.uniform:
             return None
-        reason = self.source.why_not_counted(self.survey)
-        if reason is not None:
-            return reason
-        is_mixture, survey = not self.source.has_rows, self.survey
-        reason = why_no_survey(self.stages, of_mixture=is_mixture)
+        is_mixture, survey = bool(self.parts), self.survey
+        reason = self.source.why_not_counted(survey) or why_no_survey(self.stages, of_mixture=is_mixture)
         if reason is not None:
             return reason
         of_surveys = [stage for stage in self.stages if stage.checking(False).needs_survey]
@@ -88,7 +90,7 @@ class Pipeline:
     def keeps_layout(self) -> bool:
         """True if packs know their rows by keys. Then other rows keep their places when some are left out."""
         packs = [stage for stage in self.stages if stage.length_column is not None]
-        groups = [stage for part in (self, *self._all_parts()) for stage in part.stages if stage.many_outputs]
+        groups = [stage for part in self._tree() for stage in part.stages if stage.many_outputs]
         return bool(packs) and len(groups) == len(packs)
 
     @property
@@ -96,10 +98,16 @@ class Pipeline:
         """The parts of a mixture; none of another source."""
         return getattr(self.source, "parts", ())
 
-    def _all_parts(self) -> "Iterator[Pipeline]":
+    def _tree(self) -> "Iterator[Pipeline]":
+        """This pipeline, its parts, and theirs."""
+        yield self
         for part in self.parts:
-            yield part
-            yield from part._all_parts()
+            yield from part._tree()
+
+    @property
+    def files(self) -> list[FileRows]:
+        """The rows of files that the items are made of: several of a mixture."""
+        return [part.source for part in self._tree() if isinstance(part.source, FileRows)]
 
     def masks(self, edits: Edits) -> bool:
         """True if rows that edits leave out of an epoch under way only leave their places in packs empty.
@@ -119,6 +127,11 @@ class Pipeline:
     def unit_stages(self) -> int:
         """The number of stages up to the last that changes the number of items. After it come batches at most."""
         return max((number for number, stage in enumerate(self.stages, 1) if stage.count(1) is None), default=0)
+
+    @cached_property
+    def window_stages(self) -> int:
+        """The number of stages up to the one that packs windows of documents; 0 if there is none."""
+        return next((number for number, stage in enumerate(self.stages, 1) if stage.makes_windows), 0)
 
     @property
     def begin(self) -> Cursor:
@@ -145,7 +158,7 @@ class Pipeline:
     @property
     def chooses_form(self) -> bool:
         """True if the user said which form the values have."""
-        return self.source.chooses_form or any(stage.sets_form for stage in self.stages)
+        return any(stage.sets_form for part in self._tree() for stage in part.stages)
 
     @cached_property
     def schema(self) -> pa.Schema | None:
@@ -160,8 +173,9 @@ class Pipeline:
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """The user functions that the source and the stages call."""
-        return [*self.source.functions, *(function for stage in self.stages for function in stage.functions)]
+        """The user functions that the stages call, those of parts first."""
+        of_parts = [function for part in self.parts for function in part.functions]
+        return of_parts + [function for stage in self.stages for function in stage.functions]
 
     @property
     def first_resizing(self) -> str | None:
@@ -189,7 +203,7 @@ class Pipeline:
 
     def check_row_numbers(self, purpose: str) -> None:
         """Raise if the items of this pipeline have no row numbers; ``purpose`` is for the message."""
-        if not self.source.has_rows:
+        if self.parts:
             raise ValueError(
                 f"{purpose} is not possible on a mixture, whose items have no common row numbers: use it on each of "
                 "the datasets before mixing them."
@@ -335,12 +349,10 @@ class PipelineLanes:
 
     def windows(self, lane: int, cursor: Cursor) -> PlannedWindows | None:
         """The windows of the stage that packs documents, from a cursor of that stage on; None if there is none."""
-        for number, stage in enumerate(self.pipeline.stages, start=1):
-            if stage.makes_windows:
-                windows = self._counted(lane, cursor, self.pipeline.stages[:number])
-                assert isinstance(windows, PlannedWindows)
-                return windows
-        return None
+        stages = self.pipeline.stages[: self.pipeline.window_stages]
+        windows = self._counted(lane, cursor, stages) if stages else None
+        assert isinstance(windows, PlannedWindows | None)
+        return windows
 
     def _counted(self, lane: int, cursor: Cursor, stages: Sequence[Stage]) -> CountedItems:
         source = self.pipeline.source
@@ -352,7 +364,7 @@ class PipelineLanes:
         context = replace(self.pipeline.context(self.cut.epoch), output_counts=output_counts, packs=self.packs)
         filters = [number for number, stage in enumerate(stages) if stage.needs_survey and stage.keeps_rows]
         names = [stages[number].name for number in filters]
-        if source.has_rows and not source.uniform:
+        if not self.pipeline.parts and not source.uniform:
             names.insert(0, "read(filters=...)")
         if names:
             items = Kept(items) if filters else Checked(Kept(items), names, context.name)
@@ -369,15 +381,13 @@ class PipelineLanes:
 
     @cached_property
     def _output_counts(self) -> WindowCounts:
-        stages, survey = self.pipeline.stages, self.pipeline.known_survey
-        last = next(number for number, stage in enumerate(stages, start=1) if stage.makes_windows)
+        stages, survey = self.pipeline.stages[: self.pipeline.window_stages], self.pipeline.known_survey
         folder, key = None, ""
         if survey is not None and survey.folder is not None:
-            described = self.pipeline.source.describe(), [stage.describe() for stage in stages[:last]]
+            described = self.pipeline.source.describe(), [stage.describe() for stage in stages]
             parts = [COUNTS_FORMAT, survey.digest, self.pipeline.source.fingerprint, described, asdict(self.cut)]
             folder, key = survey.folder, digest(json.dumps(parts, sort_keys=True).encode(), size=16).hex()
-        size = stages[last - 1].group_size
-        return WindowCounts(folder, key, lanes=self.cut.lanes, size=size)
+        return WindowCounts(folder, key, lanes=self.cut.lanes, size=stages[-1].group_size)
 
     def _with_deferral(self, flow: Flow) -> Flow:
         return replace(flow, deferred=True) if self.deferred else flow

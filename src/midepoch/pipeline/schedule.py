@@ -134,7 +134,7 @@ class Shares:
 
 
 class DrawTable:
-    """All draws of one lane: constant weights, or several in steps, one after the other.
+    """All draws of one lane: by constant weights, or in steps by several, one after the other.
 
     What was drawn before a step follows from the weights and lengths of the earlier steps, so any draw can be found
     without the ones before it.
@@ -146,17 +146,16 @@ class DrawTable:
         self._steps = [shares for _, shares in steps]
         self._before = [np.zeros_like(self._steps[0].weights)]
 
-    @classmethod
-    def in_turn(cls, weights: Sequence[int]) -> "DrawTable":
-        """All draws from the first part that has a weight. Those that follow wait for a draw that never comes."""
-        first = next(part for part, weight in enumerate(weights) if weight)
-        return cls([(0, Shares([int(part == first) for part in range(len(weights))])), (NEVER, Shares(weights))])
+    def continue_with(self, other: "DrawTable", start: int) -> None:
+        """Let all draws from ``start`` on be those of another table, from its beginning."""
+        self._starts += [start + begin for begin in other._starts]
+        self._steps += other._steps
 
-    def _step(self, draws: int) -> int:
-        """The step of the next draw after a number of draws."""
-        return bisect_right(self._starts, draws) - 1
+    def step(self, draw: int) -> int:
+        """The number of the step of a draw."""
+        return bisect_right(self._starts, draw) - 1
 
-    def _drawn_before(self, step: int) -> I64:
+    def drawn_before(self, step: int) -> I64:
         """How many items were drawn from each part before a step."""
         while len(self._before) <= step:
             last = len(self._before) - 1
@@ -166,31 +165,27 @@ class DrawTable:
 
     def drawn(self, draws: int) -> I64:
         """How many items were drawn from each part after a number of draws."""
-        step = self._step(draws)
-        return self._drawn_before(step) + self._steps[step].drawn(draws - self._starts[step])
+        step = self.step(draws)
+        return self.drawn_before(step) + self._steps[step].drawn(draws - self._starts[step])
 
     def parts(self, first: int, stop: int) -> I32:
         """The parts of the draws from ``first`` to ``stop``."""
         found = [np.empty(0, np.int32)]
         while first < stop:
-            step = self._step(first)
+            step = self.step(first)
             end = min([stop, *self._starts[step + 1 : step + 2]])
             found.append(self._steps[step].parts(first - self._starts[step], end - self._starts[step]))
             first = end
         return np.concatenate(found)
 
-    def draws_from(self, part: int) -> bool:
-        """True if the part is drawn from at all."""
-        return any(shares.weights[part] for shares in self._steps)
-
     def draw_of(self, part: int, number: int) -> int:
         """The draw that takes the item with this number of a part; ``NEVER`` or a later one if no draw does."""
         step = 0
-        while step + 1 < len(self._starts) and self._drawn_before(step + 1)[part] <= number:
+        while step + 1 < len(self._starts) and self.drawn_before(step + 1)[part] <= number:
             step += 1
         if not self._steps[step].weights[part]:
             return NEVER
-        return self._starts[step] + self._steps[step].draw_of(part, number - int(self._drawn_before(step)[part]))
+        return self._starts[step] + self._steps[step].draw_of(part, number - int(self.drawn_before(step)[part]))
 
 
 def _parts_of_quotients(numbers: I64, divisor: int) -> I64:
@@ -266,17 +261,27 @@ def _datasets(weights: Sequence[float] | Mapping[str, float]) -> set[str] | int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightSteps:
-    """The same with the weights of each part in order."""
+class Weights:
+    """The weights of all parts of a mixture: constant, or those of a ``WeightSchedule``."""
 
-    at: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
+    """Those of all parts, for each number of items in ``at``."""
+    at: tuple[int, ...] = (0,)
     ramp: bool = False
+    are_constant: bool = False
 
-    def of_part(self, part: int) -> dict[str, Any]:
-        """The weights of a part as plain values, for a checkpoint."""
-        pairs = zip(self.at, self.weights, strict=True)
-        return {"ramp": self.ramp, "at": [[items, weights[part]] for items, weights in pairs]}
+    @classmethod
+    def constant(cls, weights: Sequence[float]) -> "Weights":
+        """The same weights from the first item to the last."""
+        return cls(weights=(tuple(weights),), are_constant=True)
+
+    @property
+    def described(self) -> list[Any]:
+        """The weight of each part as a checkpoint holds it: a number, or all of its weights if they can change."""
+        if self.are_constant:
+            return list(self.weights[0])
+        own = zip(*self.weights, strict=True)
+        return [{"ramp": self.ramp, "at": [list(pair) for pair in zip(self.at, of, strict=True)]} for of in own]
 
     @cached_property
     def steps(self) -> tuple[tuple[int, tuple[int, ...]], ...]:

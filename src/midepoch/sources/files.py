@@ -49,11 +49,8 @@ class FileRows:
     steps: tuple[OrderStep, ...] = ()
     where: "Where | None" = None
     fetch: Fetch | None = None
-    has_rows = True
-    functions = ()
     begin: Cursor = (0,)
     item_spec: ItemSpec = ("python", False)
-    chooses_form = False
 
     @property
     def label(self) -> str:
@@ -79,10 +76,6 @@ class FileRows:
             "read(filters=...) keeps a number of rows that is only known by reading them: call .survey() once, which "
             "reads the columns of the filter"
         )
-
-    def knows_lengths(self, survey: FindSurvey) -> bool:
-        found = survey()
-        return found is not None and found.has_lengths
 
     @property
     def survives_fork(self) -> bool:
@@ -302,7 +295,7 @@ class FileRows:
 
 def without_rows(source: FileRows, named: Any) -> FileRows:
     """The source without rows, named by file and row. Rows that the order leaves out already change nothing."""
-    numbers = np.unique(np.fromiter(_row_numbers(source.index.view, _pairs(named)), np.int64))
+    numbers = np.unique(np.fromiter(_row_numbers(source.index.view, named_rows(named, "file", "row")), np.int64))
     shuffled = False
     for step in source.steps:
         if shuffled and not isinstance(step, Shuffle | Without):
@@ -318,20 +311,23 @@ def without_rows(source: FileRows, named: Any) -> FileRows:
     return replace(source, steps=(*source.steps, Without(rows=present))) if len(present) else source
 
 
-def _pairs(named: Any) -> Iterator[tuple[str, int]]:
-    """The files and rows of an Arrow table, as ``Loader.trace`` returns it, or of an iterable of pairs."""
+def named_rows(named: Any, *columns: str) -> Iterator[tuple[Any, ...]]:
+    """Rows that a user names: those of an Arrow table, as ``Loader.trace`` returns it, or of an iterable of tuples.
+
+    ``columns`` are those of the table. The last two, the file and the row, are enough in a tuple.
+    """
     if isinstance(named, pa.Table):
-        return zip(named["file"].to_pylist(), named["row"].to_pylist(), strict=True)
-    pairs = list(named) if isinstance(named, Iterable) and not isinstance(named, str | dict) else None
-    if pairs is None or any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
+        return zip(*(named[name].to_pylist() for name in columns), strict=True)
+    rows = list(named) if isinstance(named, Iterable) and not isinstance(named, str | dict) else None
+    if rows is None or any(isinstance(row, str) or not 2 <= len(row) <= len(columns) for row in rows):
         raise TypeError(
-            "rows must be pairs of a file and a row, such as [('part-0007.parquet', 1234)], or the table that "
-            "Loader.trace or Loader.find returned."
+            "rows must be pairs of a file and a row, or in a mixture also a part, a file and a row, such as "
+            "[('part-0007.parquet', 1234)], or the table that Loader.trace or Loader.find returned."
         )
-    return iter(pairs)
+    return map(tuple, rows)
 
 
-def _row_numbers(view: IndexView, pairs: Iterable[tuple[str, int]]) -> Iterator[int]:
+def _row_numbers(view: IndexView, pairs: Iterable[tuple[Any, ...]]) -> Iterator[int]:
     numbers = {name: number for number, name in enumerate(view.names)}
     for file, row in pairs:
         if file not in numbers:

@@ -1,7 +1,7 @@
 """What every source of items must offer: files are one, a mixture of pipelines is another."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol
@@ -158,40 +158,17 @@ class Source(Protocol):
     def why_not_counted(self, survey: RowFacts | None) -> str | None:
         """Why the number of items is known only by reading, and what to do; None if it is known."""
 
-    def knows_lengths(self, survey: FindSurvey) -> bool:
-        """True if surveys know the lengths of the rows, as a stage that packs the items needs them."""
-
     @property
     def begin(self) -> Cursor:
         """The cursor at the start of a lane."""
-
-    @property
-    def shuffled(self) -> bool:
-        """True if the order of the items is another one in every epoch."""
-
-    @property
-    def functions(self) -> Sequence[Callable[..., Any]]:
-        """The user functions that make the items."""
 
     @property
     def label(self) -> str:
         """A short name for messages."""
 
     @property
-    def has_rows(self) -> bool:
-        """True if the items are rows of files, so that errors can name file and row."""
-
-    @property
     def item_spec(self) -> ItemSpec:
         """The form of the items, and whether they are batches."""
-
-    @property
-    def chooses_form(self) -> bool:
-        """True if the user said which form the values have."""
-
-    @property
-    def survives_fork(self) -> bool:
-        """True if a forked process can continue to read. The clients of most object stores do not survive a fork."""
 
     @property
     def schema(self) -> pa.Schema | None:
@@ -209,9 +186,6 @@ class Source(Protocol):
 
     def cut(self, cut: EpochCut, survey: FindSurvey = no_survey) -> Lanes:
         """The lanes of an epoch. They are counted with the survey of the source's rows."""
-
-    def log_mixing(self, lanes: int) -> None:
-        """Log, once, that a shuffle mixes rows of few places at a time if an epoch has ``lanes`` lanes."""
 
     def open(self, lanes: int) -> OpenSource:
         """What a reader of ``lanes`` lanes holds open."""

@@ -289,7 +289,7 @@ class TestRefusedChanges:
         [
             (
                 lambda a, b, c: me.mix({"a": a, "b": b.filter(is_kept)}, [2, 1], stop="all"),
-                r"had stop='first' and has stop='all'.*Build it as it was",
+                r"stop of stage 1, mix, was 'first' then and is 'all' now.*Build it as it was",
             ),
             (
                 lambda a, b, c: me.mix({"a": c, "b": b.filter(is_kept)}, [2, 1]),

@@ -83,7 +83,7 @@ def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):
 def test_passes_over_a_small_part_are_not_kept(build):
     items, _ = counted(build("never", first="few"))
     cursor = items.cursor(5000)
-    inner = items.parts[0]._pass(0)
+    inner = items.parts[0]._pass(0)._inputs
     few = inner.parts[0]
     assert len(few._starts) > 100
     assert few._pass.cache_info().currsize <= PASSES_KEPT

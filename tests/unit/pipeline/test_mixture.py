@@ -51,7 +51,7 @@ def test_a_position_that_no_run_can_have_reached_is_known(cursor):
 
 
 def test_a_state_with_appended_files_is_refused():
-    with pytest.raises(me.CheckpointMismatchError, match="files were appended to a mixture"):
+    with pytest.raises(me.CheckpointMismatchError, match="files that were appended, or its edits"):
         mixture().cut(EpochCut(epoch=0, lanes=1, appended=(((0, 1),),)))
 
 

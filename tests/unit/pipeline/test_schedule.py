@@ -16,7 +16,7 @@ from midepoch.pipeline.schedule import (
     ROUNDED,
     DrawTable,
     Shares,
-    WeightSteps,
+    Weights,
     _parts_of_quotients,
     integer_weights,
 )
@@ -91,10 +91,9 @@ def test_a_table_says_what_is_drawn_one_by_one_and_repeats(whole):
             drawn = of_lane.drawn(draws).tolist()
             assert drawn == [expected[:draws].count(part) for part in range(len(whole))]
             assert of_lane.parts(draws, draws + 9).tolist() == (expected * 50)[draws : draws + 9]
-        for part, weight in enumerate(whole):
+        for part in range(len(whole)):
             own = [draw for draw, one in enumerate(expected) if one == part]
             assert [of_lane.draw_of(part, number) for number in range(len(own))] == own
-            assert of_lane.draws_from(part) == bool(weight)
 
 
 def test_lanes_begin_at_different_phases():
@@ -131,22 +130,23 @@ def test_every_step_has_the_draws_of_its_weights_from_its_own_beginning(steps):
     for part in range(parts):
         own = [draw for draw, one in enumerate(expected) if one == part]
         assert [of_lane.draw_of(part, number) for number in range(len(own))] == own
-        assert of_lane.draws_from(part) == bool(own)
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_a_table_continues_with_another_from_its_beginning(steps):
+    whole, other = table((7, 3, 0)[: len(steps[0][1])], 1), changing(steps, 3)
+    drawn, parts = whole.drawn(13), whole.parts(0, 13).tolist() + other.parts(0, 80).tolist()
+    whole.continue_with(other, 13)
+    assert whole.parts(0, 93).tolist() == parts
+    assert (whole.drawn(93) - drawn).tolist() == other.drawn(80).tolist()
+    assert whole.drawn_before(1).tolist() == drawn.tolist()
+    assert [whole.step(draw) for draw in (0, 12, 13)] == [0, 0, 1]
 
 
 def test_a_part_that_is_not_drawn_from_any_more_never_comes():
     of_lane = changing(STEPS["a part that goes"], 1)
     drawn = of_lane.drawn(10).tolist()
     assert of_lane.draw_of(1, drawn[1]) == NEVER
-
-
-def test_parts_in_turn_are_drawn_from_until_they_end():
-    turn = DrawTable.in_turn([0, 1, 1])
-    assert turn.drawn(6).tolist() == [0, 6, 0]
-    assert turn.parts(3, 5).tolist() == [1, 1]
-    assert [turn.draws_from(part) for part in range(3)] == [False, True, True]
-    assert turn.draw_of(1, 8) == 8
-    assert turn.draw_of(2, 8) >= NEVER
 
 
 @quick
@@ -178,9 +178,9 @@ def test_weights_are_taken_as_they_are_written(weights, whole):
 
 
 def test_steps_are_integers_and_ramps_go_in_small_steps():
-    plain = WeightSteps(at=(0, 100), weights=((0.7, 0.3), (1.0, 1.0)))
+    plain = Weights(at=(0, 100), weights=((0.7, 0.3), (1.0, 1.0)))
     assert plain.steps == ((0, (7, 3)), (100, (1, 1)))
-    ramp = WeightSteps(at=(0, 6400), weights=((3.0, 1.0), (1.0, 3.0)), ramp=True)
+    ramp = Weights(at=(0, 6400), weights=((3.0, 1.0), (1.0, 3.0)), ramp=True)
     assert [begin for begin, _ in ramp.steps] == [200 * step for step in range(RAMP_STEPS + 1)]
     shares = [a / (a + b) for _, (a, b) in ramp.steps]
     assert shares == sorted(shares, reverse=True)
@@ -191,14 +191,14 @@ def test_steps_are_integers_and_ramps_go_in_small_steps():
 
 
 def test_a_ramp_over_few_items_has_a_step_for_each():
-    ramp = WeightSteps(at=(0, 3), weights=((1.0, 0.0), (0.0, 1.0)), ramp=True)
+    ramp = Weights(at=(0, 3), weights=((1.0, 0.0), (0.0, 1.0)), ramp=True)
     assert [begin for begin, _ in ramp.steps] == [0, 1, 2, 3]
     assert [weights[1] > 0 for _, weights in ramp.steps] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 7])
 def test_the_lanes_change_together_at_the_item(lanes):
-    steps = WeightSteps(at=(0, 10, 25), weights=((1.0, 1.0), (1.0, 2.0), (2.0, 1.0)))
+    steps = Weights(at=(0, 10, 25), weights=((1.0, 1.0), (1.0, 2.0), (2.0, 1.0)))
     for number, items in enumerate(steps.at):
         starts = [steps.of_lane(lane, lanes)[number][0] for lane in range(lanes)]
         assert sum(starts) == items
