@@ -5,72 +5,44 @@
 
 from typing import TYPE_CHECKING, Any
 
-from midepoch.dataset.dataset import (
-    Dataset,
-    HubDescription,
-    file_rows,
-    from_source,
-    plan_of,
-    position_of,
-    with_launched_shard,
-    with_order_step,
-    with_plan,
-    with_stage,
-)
+from midepoch.dataset.dataset import Dataset
+from midepoch.dataset.dataset import HubDescription as HubDescription
+from midepoch.dataset.dataset import file_rows as file_rows
+from midepoch.dataset.dataset import from_source as from_source
+from midepoch.dataset.dataset import plan_of as plan_of
+from midepoch.dataset.dataset import position_of as position_of
+from midepoch.dataset.dataset import with_launched_shard as with_launched_shard
+from midepoch.dataset.dataset import with_order_step as with_order_step
+from midepoch.dataset.dataset import with_plan as with_plan
+from midepoch.dataset.dataset import with_stage as with_stage
 from midepoch.delivery.passes import Pass
-from midepoch.delivery.plan import Plan
-from midepoch.delivery.position import Position
-from midepoch.formats.base import Format, Scan, read_as
-from midepoch.formats.detect import register_format
-from midepoch.index.build import open_index
-from midepoch.index.tables import TableIndex
-from midepoch.order.orders import Order, OrderStep
-from midepoch.pipeline.pipeline import Pipeline
-from midepoch.sources.files import FileRows
-from midepoch.stages.flow import Context, Flow
-from midepoch.stages.stage import Stage
-from midepoch.storage.objects import open_bytes, open_file
-from midepoch.workers.interface import Worker, WorkerDiedError, Workers, WorkerSettings
+from midepoch.delivery.plan import Plan as Plan
+from midepoch.delivery.position import Position as Position
+from midepoch.formats.base import Format as Format
+from midepoch.formats.base import Scan as Scan
+from midepoch.formats.base import read_as as read_as
+from midepoch.formats.detect import register_format as register_format
+from midepoch.index.build import open_index as open_index
+from midepoch.index.tables import TableIndex as TableIndex
+from midepoch.order.orders import Order as Order
+from midepoch.order.orders import OrderStep as OrderStep
+from midepoch.pipeline.pipeline import Pipeline as Pipeline
+from midepoch.sources.files import FileRows as FileRows
+from midepoch.stages.flow import Context as Context
+from midepoch.stages.flow import Flow as Flow
+from midepoch.stages.stage import Stage as Stage
+from midepoch.storage.objects import open_bytes as open_bytes
+from midepoch.storage.objects import open_file as open_file
+from midepoch.workers.interface import Worker as Worker
+from midepoch.workers.interface import WorkerDiedError as WorkerDiedError
+from midepoch.workers.interface import Workers as Workers
+from midepoch.workers.interface import WorkerSettings as WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self, Unpack
 
     from midepoch.dataset.dataset import AnyForm, Keywords, MapOptions, Names
-
-__all__ = [
-    "Context",
-    "FileRows",
-    "Flow",
-    "Format",
-    "FrontDoor",
-    "HubDescription",
-    "Order",
-    "OrderStep",
-    "Pipeline",
-    "Plan",
-    "Position",
-    "Scan",
-    "Stage",
-    "TableIndex",
-    "Worker",
-    "WorkerDiedError",
-    "WorkerSettings",
-    "Workers",
-    "file_rows",
-    "from_source",
-    "open_bytes",
-    "open_file",
-    "open_index",
-    "plan_of",
-    "position_of",
-    "read_as",
-    "register_format",
-    "with_launched_shard",
-    "with_order_step",
-    "with_plan",
-    "with_stage",
-]
 
 
 class FrontDoor(Dataset[Any]):

@@ -23,7 +23,7 @@ with needs("torch", "torch", "midepoch.Loader"):
     import torch.multiprocessing
     import torch.utils.data
 
-from midepoch._common.checks import check_integer, count, log_once
+from midepoch._common.checks import check_integer, count, log_once, options_among
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.digest import RowDigest
 from midepoch.checkpoint.state import State
@@ -69,6 +69,7 @@ _numbers = count_from(0)
 class LoaderArguments(TypedDict, total=False):
     """The arguments of a Loader that say nothing of what it yields."""
 
+    shuffle: bool | None
     num_workers: int
     pin_memory: bool
     prefetch_factor: int | None
@@ -83,6 +84,14 @@ class LoaderArguments(TypedDict, total=False):
     check_ranks: bool
     device: str | torch.device | None
     digest: bool
+
+
+class StepArguments(LoaderArguments, total=False):
+    """The same, and those that make batches of a given size for all ranks."""
+
+    global_batch_size: int | None
+    micro_batch_size: int | None
+    balance: Literal["cost"] | None
 
 
 class Loader(torch.utils.data.DataLoader[Item]):
@@ -150,35 +159,19 @@ class Loader(torch.utils.data.DataLoader[Item]):
         self: "Loader[Made]",
         dataset: Dataset,
         batch_size: int | None = None,
-        shuffle: bool | None = None,
         *,
         collate_fn: Callable[..., Made],
-        global_batch_size: int | None = None,
-        micro_batch_size: int | None = None,
-        balance: Literal["cost"] | None = None,
-        **others: Unpack[LoaderArguments],
+        **others: Unpack[StepArguments],
     ) -> None: ...
 
     @overload
     def __init__(
-        self: "Loader[Made]",
-        dataset: Dataset[Made],
-        batch_size: None = None,
-        shuffle: bool | None = None,
-        *,
-        collate_fn: None = None,
-        **others: Unpack[LoaderArguments],
+        self: "Loader[Made]", dataset: Dataset[Made], batch_size: None = None, **others: Unpack[LoaderArguments]
     ) -> None: ...
 
     @overload
     def __init__(
-        self: "Loader[Columns]",
-        dataset: Dataset[Columns],
-        batch_size: int,
-        shuffle: bool | None = None,
-        *,
-        collate_fn: None = None,
-        **others: Unpack[LoaderArguments],
+        self: "Loader[Columns]", dataset: Dataset[Columns], batch_size: int, **others: Unpack[LoaderArguments]
     ) -> None: ...
 
     @overload
@@ -186,13 +179,9 @@ class Loader(torch.utils.data.DataLoader[Item]):
         self: "Loader[Any]",
         dataset: Dataset,
         batch_size: int | None = None,
-        shuffle: bool | None = None,
         *,
         collate_fn: None = None,
-        global_batch_size: int | None = None,
-        micro_batch_size: int | None = None,
-        balance: Literal["cost"] | None = None,
-        **others: Unpack[LoaderArguments],
+        **others: Unpack[StepArguments],
     ) -> None: ...
 
     def __init__(
@@ -226,19 +215,8 @@ class Loader(torch.utils.data.DataLoader[Item]):
         _check_dataset(dataset, shuffle)
         _refuse_samplers(sampler=sampler, batch_sampler=batch_sampler, generator=generator)
         num_workers = check_integer("num_workers", num_workers)
-        batch_size = None if batch_size is None else check_integer("batch_size", batch_size, least=1)
         checked_device = check_device(device, pin_memory=pin_memory)
-        batch_size, batches_per_step = micro_batches(batch_size, global_batch_size, micro_batch_size)
-        options = LoaderOptions(
-            batch_size=batch_size,
-            drop_last=drop_last,
-            collate=collate_fn,
-            workers=num_workers,
-            even=even,
-            batches_per_step=batches_per_step,
-            balance=balance,
-            digest=digest,
-        )
+        options = LoaderOptions(**options_among(LoaderOptions, locals()))
         plan = options.plan(plan_of(dataset))
         _check_workers(workers, num_workers, multiprocessing_context)
         self._workers = workers
@@ -247,7 +225,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
             multiprocessing_context = _context_without_fork()
         super().__init__(
             dataset,
-            batch_size=batch_size,
+            batch_size=options.rows,
             num_workers=num_workers,
             collate_fn=collate_fn,
             pin_memory=pin_memory,
@@ -289,7 +267,7 @@ class Loader(torch.utils.data.DataLoader[Item]):
         run = self.position.begin(self._plan)
         self._meter = Meter(run)
         batches = self._batches(run)
-        if self._options.collate is None and self._plan.pipeline.item_spec == ("torch", True):
+        if self._options.collate_fn is None and self._plan.pipeline.item_spec == ("torch", True):
             batches = _watch_columns(batches)
         return PassIterator.over(run, self._meter.timed(batches), self._describe_state)
 
@@ -633,19 +611,29 @@ class LoaderOptions:
     """What a Loader adds to the plan of its dataset, whatever the number of ranks."""
 
     batch_size: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
     drop_last: bool = False
-    collate: Callable[..., Any] | None = None
-    workers: int = 0
+    collate_fn: Callable[..., Any] | None = None
+    num_workers: int = 0
     even: Even | Literal["auto"] | None = "auto"
-    batches_per_step: int | None = None
-    """The number of batches of all ranks that make one step; None if a step is one batch of each rank."""
     balance: Literal["cost"] | None = None
     digest: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "global_batch_size", "micro_batch_size"):
+            if (size := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_integer(name, size, least=1))
+        whole, micro = self.global_batch_size, self.micro_batch_size
+        if (whole is None) != (micro is None):
+            raise ValueError("Pass both global_batch_size and micro_batch_size, or neither.")
+        if whole is not None and self.batch_size is not None:
+            raise ValueError("Pass batch_size, or global_batch_size and micro_batch_size, not both.")
+        if whole is not None and micro is not None and whole % micro:
+            raise ValueError(f"global_batch_size is {whole}, which is no multiple of micro_batch_size, {micro}.")
         if self.even not in (None, "auto", "pad", "drop"):
             raise ValueError(f"even is {self.even!r}; it can be 'auto', 'pad', 'drop' or None.")
-        if self.drop_last and self.batch_size is None:
+        if self.drop_last and self.rows is None:
             raise ValueError(
                 "drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last_batch=True)."
             )
@@ -656,17 +644,29 @@ class LoaderOptions:
         if self.batches_per_step is not None and self.even is None:
             raise ValueError("global_batch_size needs even='pad' or even='drop', so that the last step is whole.")
 
+    @property
+    def rows(self) -> int | None:
+        """The number of items of the dataset in a batch; None if an item is a batch already, or a row alone."""
+        return self.batch_size if self.micro_batch_size is None else self.micro_batch_size
+
+    @property
+    def batches_per_step(self) -> int | None:
+        """The number of batches of all ranks that make one step; None if a step is one batch of each rank."""
+        if self.global_batch_size is None or self.micro_batch_size is None:
+            return None
+        return self.global_batch_size // self.micro_batch_size
+
     def plan(self, dataset: Plan) -> Plan:
         """The plan of a Loader over a dataset with this plan."""
         even = self._even(dataset)
         pipeline, batching = dataset.pipeline, self._batching(dataset.pipeline)
-        if self.collate is None:
+        if self.collate_fn is None:
             pipeline = with_tensors(pipeline.with_stages(*batching))
         else:  # it gets the items as they are delivered
             pipeline = replace(pipeline, stages=(*pipeline.stages, *batching))
         plan = replace(
             dataset,
-            lanes=dataset.lanes or self.batches_per_step or dataset.ranks * max(1, self.workers),
+            lanes=dataset.lanes or self.batches_per_step or dataset.ranks * max(1, self.num_workers),
             even=even,
             items_per_step=self._items_per_step(dataset),
             pipeline=replace(pipeline, balanced=self._balanced(dataset), digest=self.digest),
@@ -725,12 +725,12 @@ class LoaderOptions:
         return self.batches_per_step
 
     def _batching(self, pipeline: Pipeline) -> tuple[Stage, ...]:
-        one_by_one = self.batches_per_step is not None and self.batch_size == 1 and self.collate is None
+        one_by_one = self.batches_per_step is not None and self.rows == 1 and self.collate_fn is None
         if one_by_one and pipeline.item_spec[1]:  # items are batches, and each of them is a micro-batch
             return ()
-        if self.batch_size is not None:
-            return (Batch(size=self.batch_size, drop_last=self.drop_last, collate=self.collate),)
-        return () if self.collate is None else (Collate(function=self.collate),)
+        if self.rows is not None:
+            return (Batch(size=self.rows, drop_last=self.drop_last, collate=self.collate_fn),)
+        return () if self.collate_fn is None else (Collate(function=self.collate_fn),)
 
 
 def with_tensors(pipeline: Pipeline) -> Pipeline:
@@ -748,23 +748,6 @@ def with_tensors(pipeline: Pipeline) -> Pipeline:
     if pipeline.item_spec == ("python", False):  # single rows
         return pipeline
     return replace(pipeline, stages=(*stages, Convert(form="torch", by_loader=True)))
-
-
-def micro_batches(
-    batch_size: int | None, global_batch_size: int | None, micro_batch_size: int | None
-) -> tuple[int | None, int | None]:
-    """The batch size, and the number of batches of all ranks in a step, of the sizes that a Loader is given."""
-    if global_batch_size is None and micro_batch_size is None:
-        return batch_size, None
-    if global_batch_size is None or micro_batch_size is None:
-        raise ValueError("Pass both global_batch_size and micro_batch_size, or neither.")
-    if batch_size is not None:
-        raise ValueError("Pass batch_size, or global_batch_size and micro_batch_size, not both.")
-    whole = check_integer("global_batch_size", global_batch_size, least=1)
-    micro = check_integer("micro_batch_size", micro_batch_size, least=1)
-    if whole % micro:
-        raise ValueError(f"global_batch_size is {whole}, which is no multiple of micro_batch_size, {micro}.")
-    return micro, whole // micro
 
 
 def sentence(reason: str | None) -> str | None:

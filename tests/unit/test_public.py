@@ -168,10 +168,11 @@ def test_the_public_modules_need_no_import_of_their_own():
     assert callable(midepoch.extending.open_index)
 
 
-def test_the_names_for_extensions_are_sorted_and_documented():
+def test_the_names_for_extensions_are_documented():
     page = (ROOT / "docs" / "extending.md").read_text()
-    assert extending.__all__ == sorted(extending.__all__)
-    for name in extending.__all__:
+    names = re.findall(r" import (\w+) as \1$", Path(extending.__file__).read_text(), re.MULTILINE)
+    assert {"Stage", "open_index", "with_plan"} < {*names}
+    for name in ["FrontDoor", *names]:
         assert getattr(extending, name).__doc__
         assert re.search(rf"`{name}\b", page), f"docs/extending.md does not name {name}"
     for name, member in re.findall(r"`(FrontDoor|Loader)\.(\w+)", page):

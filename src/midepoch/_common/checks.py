@@ -4,7 +4,8 @@ import copy
 import logging
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any, Generic, Self, TypeVar, overload
 
@@ -30,6 +31,11 @@ def check_integer(name: str, value: Any, *, least: int | None = 0, most: int | N
     if most is not None and number > most:
         raise ValueError(f"{name} is {number}; it must be at most {most}.")
     return number
+
+
+def options_among(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the arguments of a call that are options of a dataclass."""
+    return {one.name: arguments[one.name] for one in fields(kind) if one.name in arguments}
 
 
 def parse_size(name: str, size: Size) -> int:

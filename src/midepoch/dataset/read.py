@@ -4,13 +4,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, log_once, parse_size
+from midepoch._common.checks import Size, check_integer, log_once, options_among, parse_size
 from midepoch._common.files import check_trust
 from midepoch.dataset.dataset import Dataset, Row, from_source, plan_of, with_stage
 from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
@@ -72,11 +72,6 @@ class ReadOptions:
         if self.schema is not None and self.schema != "union" and not isinstance(self.schema, pa.Schema):
             raise ValueError(f"schema is {self.schema!r}; it can be 'union', a pyarrow.Schema, or left out.")
         _ = self.most_record_bytes, self.fetch
-
-    @classmethod
-    def among(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the arguments of a call that are options of this class."""
-        return {one.name: arguments[one.name] for one in fields(cls) if one.name in arguments}
 
     @property
     def most_record_bytes(self) -> int:
@@ -183,7 +178,7 @@ def read(
     ``trust_shared=True`` they are, in ``index_dir`` and ``cache_dir``, and yours are made for them too. This process
     remembers it; ``MIDEPOCH_TRUST_SHARED=1`` does the same for all folders.
     """
-    options = ReadOptions(**ReadOptions.among(locals()))
+    options = ReadOptions(**options_among(ReadOptions, locals()))
     _warn_of_splits(source)
     return options.open(source)
 

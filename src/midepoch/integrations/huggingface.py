@@ -95,7 +95,7 @@ def fast_load_iterable_dataset(
     threads = SCAN_THREADS if num_proc is None else check_integer("num_proc", num_proc, least=1)
     options = ReadOptions(index_dir=index_dir, threads=threads, rescan=force_reindex, executor=executor)
     rows = _rows_of_terms(path, splits, terms, options)
-    first_file, _ = splits[terms[0].split].files[0]
+    first_file = splits[terms[0].split].files[0]
     info = partial(saved_info, os.path.dirname(first_file))
     hub = HubDescription(info, _expression(split) or terms[0].split)
     return from_source(rows, SimpleArrowIterableDataset, hub)
@@ -261,7 +261,7 @@ def _expression(split: Any) -> str | None:
 def _rows_of_terms(path: str, splits: dict[str, SplitFiles], terms: "list[Term]", options: ReadOptions) -> FileRows:
     """The rows of split terms. All files of a split are indexed, so that all expressions share one index."""
     names = list(dict.fromkeys(term.split for term in terms))
-    files = [file for name in names for file, _ in splits[name].files]
+    files = [file for name in names for file in splits[name].files]
     if not files:
         raise NoDataError(f"{path!r} has no rows in the split {' + '.join(names)}. Choose another.")
     rows = options.rows(options.index(files))
@@ -271,9 +271,10 @@ def _rows_of_terms(path: str, splits: dict[str, SplitFiles], terms: "list[Term]"
     starts = dict(zip(names, first_rows, strict=False))
     counts = {name: first_rows[number + 1] - first_rows[number] for number, name in enumerate(names)}
     for name in names:
-        if splits[name].rows not in (-1, counts[name]):
+        known = splits[name].rows
+        if known is not None and known != counts[name]:
             raise DataChangedError(
-                f"The split {name!r} of {path!r} had {count('row', splits[name].rows)} when datasets loaded it, and "
+                f"The split {name!r} of {path!r} had {count('row', known)} when datasets loaded it, and "
                 f"its files now have {counts[name]:,}. Pass force_reindex=True to load it again."
             )
     wanted = _joined(row_ranges(terms, starts, counts))

@@ -9,8 +9,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from midepoch._common.checks import cached_property, count
 from midepoch._common.files import exclusive_lock, read_trusted, write_privately
 from midepoch.errors import NoDataError, needs
 from midepoch.index.saved import digest_of
-from midepoch.storage.local import FileStamp, stamp_of
+from midepoch.storage.local import stamp_of
 from midepoch.storage.urls import is_url
 
 log = logging.getLogger("midepoch")
@@ -31,10 +31,10 @@ HARMLESS = ("token", "num_proc", "verification_mode", "download_config", "downlo
 
 @dataclass(frozen=True, slots=True)
 class SplitFiles:
-    """The Arrow files of a split with their stamps, in reading order, and its number of rows; -1 if unknown."""
+    """The Arrow files of a split, in reading order, and its number of rows, if that is known."""
 
-    files: tuple[tuple[str, FileStamp], ...]
-    rows: int
+    files: list[str]
+    rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,8 @@ class LoadArguments:
 
     def witness(self) -> str:
         """A digest of the names, sizes and times of the local files that the arguments name."""
-        files = sorted({os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)})
-        stamps = [stamp_of(file) for file in files]
-        lines = (f"{file}\0{stamp.size}\0{stamp.mtime_ns}" for file, stamp in zip(files, stamps, strict=True))
-        return digest_of("\n".join(lines))
+        files = {os.path.abspath(file) for pattern in self._local_patterns for file in _matches(pattern)}
+        return digest_of(json.dumps(_stamps(sorted(files))))
 
     def load(self, num_proc: int | None, *, broken: bool = False) -> dict[str, SplitFiles]:
         """Let `datasets` prepare the dataset, and return the Arrow files of its splits.
@@ -134,7 +132,7 @@ def split_files(load: LoadArguments, folder: Path, *, reload: bool, num_proc: in
             log.warning("%r is loaded and indexed again: %s", load.path, why)
         witness = load.witness()
         splits = load.load(num_proc, broken=is_broken)
-        _write(path, {"version": VERSION, "witness": witness, "splits": _plain_splits(splits)})
+        _write(path, witness, splits)
     return splits
 
 
@@ -142,21 +140,38 @@ def _recorded(path: Path, load: LoadArguments) -> tuple[dict[str, SplitFiles] | 
     """The splits of a record if it is up to date, or why it is not, and whether files are missing from the cache."""
     try:
         record = json.loads(read_trusted(path))
-        splits, witness = _read_splits(record), record["witness"]
+        if record["version"] != VERSION:
+            return None, "another version of midepoch wrote its record.", False
+        splits = {name: SplitFiles(**one) for name, one in record["splits"].items()}
+        stamps, witness = dict(record["stamps"]), record["witness"]
     except FileNotFoundError:
         return None, "", False
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return None, f"its record in {path} is broken ({error!r}).", False
-    files = [pair for split in splits.values() for pair in split.files]
-    missing = [file for file, _ in files if not os.path.exists(file)]
-    changed = missing or [file for file, stamp in files if stamp_of(file) != stamp]
+    missing = [file for file in stamps if not os.path.exists(file)]
+    changed = missing or [file for file, stamp in _stamps(stamps).items() if stamp != stamps[file]]
     if changed:
         what = "are missing from the cache" if missing else "in the cache were written again"
-        why = f"Arrow files {what}: {len(changed):,} of {len(files):,}, such as {changed[0]}."
+        why = f"Arrow files {what}: {len(changed):,} of {len(stamps):,}, such as {changed[0]}."
         return None, why, bool(missing)
-    if not splits:
-        return None, "another version of midepoch wrote its record.", False
     return (splits, "", False) if witness == load.witness() else (None, "its source files have changed.", False)
+
+
+def _write(path: Path, witness: str, splits: Mapping[str, SplitFiles]) -> None:
+    """Write a record, if the folder can be written to."""
+    stamps = _stamps(file for one in splits.values() for file in one.files)
+    plain = {name: asdict(one) for name, one in splits.items()}
+    record = {"version": VERSION, "witness": witness, "splits": plain, "stamps": stamps}
+    try:
+        write_privately(path, json.dumps(record).encode())
+    except OSError as error:
+        log.warning("No record can be written to %s (%s): datasets is asked at every start.", path.parent, error)
+
+
+def _stamps(files: Iterable[str]) -> dict[str, list[int]]:
+    """The size of each file, and the time when it was changed."""
+    stamps = {file: stamp_of(file) for file in files}
+    return {file: [stamp.size, stamp.mtime_ns] for file, stamp in stamps.items()}
 
 
 def saved_splits(path: str) -> dict[str, SplitFiles] | None:
@@ -183,7 +198,7 @@ def _saved(folder: Path) -> SplitFiles:
         raise NoDataError(
             f"{missing[0]} is missing from a save_to_disk folder of {count('file', len(files))}: copy it again."
         )
-    return SplitFiles(tuple((file, stamp_of(file)) for file in files), -1)
+    return SplitFiles(files)
 
 
 def saved_info(folder: str) -> Any:
@@ -209,30 +224,7 @@ def _files_of(path: str, split: str, loaded: Any) -> SplitFiles:
             f"{path!r}, split {split!r}, has no files in the cache: datasets holds it in memory. "
             "Leave keep_in_memory out, and unset HF_DATASETS_IN_MEMORY_MAX_SIZE."
         )
-    return SplitFiles(tuple((file, stamp_of(file)) for file in files), loaded.num_rows)
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a record, if the folder can be written to."""
-    try:
-        write_privately(path, json.dumps(record).encode())
-    except OSError as error:
-        log.warning("No record can be written to %s (%s): datasets is asked at every start.", path.parent, error)
-
-
-def _plain_splits(splits: Mapping[str, SplitFiles]) -> dict[str, Any]:
-    return {
-        name: {"rows": one.rows, "files": [[file, stamp.size, stamp.mtime_ns] for file, stamp in one.files]}
-        for name, one in splits.items()
-    }
-
-
-def _read_splits(record: Mapping[str, Any]) -> dict[str, SplitFiles]:
-    """The splits of a record; none, if another version wrote it."""
-    return {
-        name: SplitFiles(tuple((file, FileStamp(size, time)) for file, size, time in one["files"]), one["rows"])
-        for name, one in (record["splits"].items() if record["version"] == VERSION else ())
-    }
+    return SplitFiles(files, loaded.num_rows)
 
 
 def _plain(name: str, value: Any) -> Any:

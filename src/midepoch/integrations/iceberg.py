@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from midepoch._common.checks import options_among
 from midepoch._common.hashing import I64
 from midepoch.dataset import Dataset, file_rows, from_source, plan_of, with_order_step
 from midepoch.dataset.read import ReadOptions
@@ -104,7 +105,7 @@ class IcebergDataset(StructuredDataset):
         it was written. ``scan_filter`` is an Iceberg filter, as text or as an expression; ``filters`` takes the same,
         or an Arrow expression. Pass one of the two. By default ``columns`` are all of the table.
         """
-        own = TableOptions.among(options)
+        own = options_among(TableOptions, options)
         dataset = cls(
             table,
             catalog_config,

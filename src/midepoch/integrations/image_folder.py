@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, count, log_once
+from midepoch._common.checks import Size, count, log_once, options_among
 from midepoch._common.hashing import digest
 from midepoch.dataset import from_source
 from midepoch.dataset.read import ReadOptions
@@ -71,7 +71,7 @@ def image_folder(
     The folder is listed at every start, and nothing is read from its files. Each image is read when its row is. A
     changed image raises :class:`midepoch.DataChangedError`.
     """
-    options = ReadOptions(**ReadOptions.among(locals()))
+    options = ReadOptions(**options_among(ReadOptions, locals()))
     # All files are listed, so that a class without images is noticed.
     listing = (find_once if shared_listing else find)(folder, storage_options, suffixes=("",))
     images, others = _classes(listing)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
-from midepoch._common.checks import check_integer, parse_size
+from midepoch._common.checks import check_integer, options_among, parse_size
 from midepoch._common.hashing import I64, key_of
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition, lane_cuts
@@ -202,7 +202,7 @@ class StructuredDataset(FrontDoor):
         ``num_workers`` and all other ``options``, such as ``even``, ``drop_last``, ``pin_memory`` or
         ``persistent_workers``, are those of :class:`midepoch.Loader`.
         """
-        own = TableOptions.among({**locals(), **options})
+        own = options_among(TableOptions, {**locals(), **options})
         return cls(path, **own)._with_loader(
             batch_size,
             num_workers=num_workers,
