@@ -3,16 +3,16 @@
 pyiceberg has such a projection too, but it makes empty lists and maps of structs out of null ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from midepoch._common.checks import cached_property
 from midepoch.errors import DataFormatError, SchemaMismatchError
-from midepoch.formats import Block, BlockReader, read_all
+from midepoch.formats import Block, BlockReader
+from midepoch.index.hive import WithConstants
 from midepoch.index.index import Index, WrappedIndex
 from midepoch.index.schemas import BYTES, TEXT
 
@@ -138,15 +138,15 @@ class FieldIdIndex(WrappedIndex):
         return self._table if columns is None else pa.schema([self._table.field(name) for name in columns])
 
     def stored_name(self, file: int, name: str) -> str | None:
-        source = _find(self._own(file), self._table.field(name))
-        return None if source is None else str(source.name)
+        number = id_of(self._table.field(name))
+        return next((str(one.name) for one in self._own(file) if id_of(one) == number), None)
 
     def open(self, file: int, wanted: pa.Schema) -> BlockReader:
-        sources = [_find(self._own(file), one) for one in wanted]
-        stored = [source for source in sources if source is not None]
+        numbers = set(map(id_of, wanted))
+        stored = [one for one in self._own(file) if id_of(one) in numbers]
         inner = self._inner.open(file, pa.schema(stored)) if stored else None
         defaults = {**self._columns.defaults, **(self._values[file] if self._values else {})}
-        return TableBlocks(inner, sources, wanted, self.view.path(file), replace(self._columns, defaults=defaults))
+        return TableBlocks(inner, stored, wanted, self.view.path(file), replace(self._columns, defaults=defaults))
 
     def _own(self, file: int) -> Sequence[pa.Field]:
         number = self.view.schema_numbers[file]
@@ -168,46 +168,48 @@ class FieldIdIndex(WrappedIndex):
         return with_ids(own, self._columns.names)
 
 
-class TableBlocks:
-    """The blocks of another reader with the columns of a table. ``sources`` are their columns in the file, if any."""
+class TableBlocks(WithConstants):
+    """The blocks of another reader with the columns of a table. ``stored`` are those of them that the file has."""
 
     def __init__(
-        self,
-        inner: BlockReader | None,
-        sources: Sequence[pa.Field | None],
-        wanted: pa.Schema,
-        path: str,
-        table: TableColumns,
+        self, inner: BlockReader | None, stored: Sequence[pa.Field], wanted: pa.Schema, path: str, table: TableColumns
     ) -> None:
-        self._inner, self._sources, self._wanted, self._path, self._table = inner, sources, wanted, path, table
-
-    def read(self, block: Block) -> pa.Table | pa.RecordBatch:
-        return next(self.read_all([block]))
-
-    def read_all(self, blocks: Sequence[Block]) -> Iterator[pa.Table | pa.RecordBatch]:
-        stored = repeat(None) if self._inner is None else read_all(self._inner, blocks)
-        return (self._complete(block, own) for block, own in zip(blocks, stored, strict=False))
+        super().__init__(inner, {}, wanted)
+        self._stored, self._path, self._table = stored, path, table
 
     def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
-        pairs = zip(self._sources, self._wanted, strict=True)
-        columns = [self._column(block.rows, own, source, field) for source, field in pairs]
-        return (pa.RecordBatch if own is None else type(own)).from_arrays(columns, schema=self._wanted)
-
-    def _column(self, rows: int, own: Any, source: pa.Field | None, field: pa.Field) -> pa.Array | pa.ChunkedArray:
         try:
-            if source is None:
-                return self._table.missing(rows, field)
-            column = own.column(source.name)
-            if isinstance(column, pa.ChunkedArray):
-                return pa.chunked_array(
-                    [_as_field(one, source, field, self._table) for one in column.chunks], field.type
-                )
-            return _as_field(column, source, field, self._table)
+            if not isinstance(own, pa.Table):
+                return self._made([] if own is None else own.columns, block.rows)
+            batches = [self._made(batch.columns, len(batch)) for batch in own.to_batches()]
+            return pa.Table.from_batches(batches, self._wanted)
         except pa.ArrowException as error:
-            what = "" if source is None else f"{source.name!r} is {source.type}, which does not become {field.type}: "
             raise DataFormatError(
-                f"{self._path}: {what}{error}. Rewrite the file with the columns and types of the table."
+                f"{self._path}: {error}. Rewrite the file with the columns and types of the table."
             ) from error
+
+    def _made(self, columns: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
+        made = _fields(columns, self._stored, self._wanted, rows, self._table)
+        return pa.RecordBatch.from_arrays(made, schema=self._wanted)
+
+
+def _fields(
+    columns: Sequence[pa.Array], own: Sequence[pa.Field], wanted: Iterable[pa.Field], rows: int, table: TableColumns
+) -> list[pa.Array]:
+    """The wanted fields, each made of the column whose own field has its id."""
+    places = {id_of(one): place for place, one in enumerate(own)}
+    made = []
+    for one in wanted:
+        place = places.get(id_of(one))
+        if place is None:
+            made.append(table.missing(rows, one))
+            continue
+        try:
+            made.append(_as_field(columns[place], own[place], one, table))
+        except pa.ArrowException as error:
+            what = f"{own[place].name!r} is {own[place].type}, which does not become {one.type}"
+            raise pa.ArrowInvalid(f"{what}: {error}") from error
+    return made
 
 
 def _as_field(column: pa.Array, own: pa.Field, field: pa.Field, table: TableColumns) -> pa.Array:
@@ -223,7 +225,8 @@ def _as_field(column: pa.Array, own: pa.Field, field: pa.Field, table: TableColu
         column = pa.concat_arrays([column, column.slice(0, 0)])
     missing = column.is_null() if column.null_count else None
     if pa.types.is_struct(kind):
-        children = [_child(column, own.type, child, table) for child in kind]
+        inside = [column.field(number) for number in range(own.type.num_fields)]
+        children = _fields(inside, fields_inside(own.type), kind, len(column), table)
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
     if pa.types.is_map(kind):
         keys = _as_field(column.keys, own.type.key_field, kind.key_field, table)
@@ -249,39 +252,20 @@ def _is_wider(own: pa.DataType, kind: pa.DataType) -> bool:
     """True if a cast to a type gives the same values, or raises if one is too large for it."""
     if pa.types.is_floating(own) and pa.types.is_floating(kind):
         return bool(own.bit_width <= kind.bit_width)
-    return pa.types.is_null(own) or any(of_kind(own) and of_kind(kind) for of_kind in KINDS)
-
-
-def _is_text_or_bytes(kind: pa.DataType) -> bool:
-    return any(is_kind(kind) for is_kind in (*TEXT, *BYTES, pa.types.is_fixed_size_binary))
-
-
-def _is_day(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+    return pa.types.is_null(own) or any(
+        all(any(is_kind(one) for is_kind in kinds) for one in (own, kind)) for kinds in KINDS
+    )
 
 
 KINDS = (
-    pa.types.is_integer,
-    pa.types.is_decimal,
-    pa.types.is_time,
-    pa.types.is_boolean,
-    _is_day,
-    _is_text_or_bytes,
+    (pa.types.is_integer,),
+    (pa.types.is_decimal,),
+    (pa.types.is_time,),
+    (pa.types.is_boolean,),
+    (pa.types.is_date, pa.types.is_timestamp),
+    (*TEXT, *BYTES, pa.types.is_fixed_size_binary),
 )
 """A cast between two types of the same kind keeps values as they are."""
-
-
-def _child(column: pa.StructArray, own: pa.StructType, field: pa.Field, table: TableColumns) -> pa.Array:
-    fields = [own.field(number) for number in range(own.num_fields)]
-    source = _find(fields, field)
-    if source is None:
-        return table.missing(len(column), field)
-    return _as_field(column.field(fields.index(source)), source, field, table)
-
-
-def _find(fields: Sequence[pa.Field], wanted: pa.Field) -> pa.Field | None:
-    """The field with the same id."""
-    return next((one for one in fields if id_of(one) == id_of(wanted)), None)
 
 
 def _is_same(one: pa.Field, other: pa.Field) -> bool:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from midepoch._common.files import check_trust
 from midepoch.dataset import Dataset, file_rows, plan_of, with_stage
 from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
-from midepoch.errors import DataFormatError, SchemaMismatchError, needs
+from midepoch.errors import DataFormatError, SchemaMismatchError
 from midepoch.extending import FrontDoor
 from midepoch.formats import file_suffixes
 from midepoch.integrations.huggingface import from_hf
@@ -25,6 +24,7 @@ from midepoch.stages.pack.windows import PackWindows, Strategy
 from midepoch.stages.skip import SkipErrors, SkipLimit, SkipLog
 from midepoch.storage.listing import find
 from midepoch.storage.named_files import MAX_FILE_BYTES, NamedFiles
+from midepoch.values.columns import torch_module
 from midepoch.values.convert import join_others
 
 log = logging.getLogger("midepoch")
@@ -125,39 +125,35 @@ class MultiModalIterableDataset(FrontDoor):
         if not of_lines:
             _check_columns(rows, columns)
 
+        folders, first_rows = [data_folder], []
+        if isinstance(data_folder, Mapping):
+            folders = _folders_of_files(rows, data_folder, storage_options, "lines" if of_lines else None)
+            first_rows = file_rows(rows, "data_folder").index.view.file_starts[:-1].tolist()
         sources = source if isinstance(source, list | tuple) else [source]
-
-        def messages_in(folder: Any) -> Messages:
-            files = NamedFiles(
+        own_origins = [os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)]
+        files = {
+            folder: NamedFiles(
                 folder,
                 allow_urls=allow_urls,
                 max_file_bytes=max_file_bytes,
                 storage_options=storage_options,
-                options_for=[os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)],
+                options_for=own_origins,
             )
-            return Messages(
-                processor=processor,
-                column=messages_column,
-                media_columns=media,
-                files=files,
-                video_frames=frames,
-                of_lines=of_lines,
-            )
-
-        function: Messages | BySource
-        if isinstance(data_folder, Mapping):
-            folders = _folders_of_files(rows, data_folder, storage_options, "lines" if of_lines else None)
-            functions = {folder: messages_in(folder) for folder in folders}
-            first_rows = file_rows(rows, "data_folder").index.view.file_starts[:-1]
-            function = BySource(tuple(first_rows.tolist()), tuple(functions[folder] for folder in folders))
-        else:
-            function = messages_in(data_folder)
+            for folder in folders
+        }
+        function = Messages(
+            processor=processor,
+            column=messages_column,
+            media_columns=media,
+            files=[files[folder] for folder in folders],
+            first_rows=first_rows,
+            video_frames=frames,
+            of_lines=of_lines,
+        )
         rows = _shuffled(rows, seed) if shuffle else rows
         if plan_of(rows).pipeline.item_spec[0] != "python":
             rows = rows.with_format("python")
-        call = plan_of(rows).pipeline.call(
-            "process", function, with_rng=with_rng, with_indices=isinstance(function, BySource)
-        )
+        call = plan_of(rows).pipeline.call("process", function, with_rng=with_rng, with_indices=bool(first_rows))
         changed = {f"{kind}_column": name for kind, name in columns.items() if name != COLUMNS[kind]}
         skip_log = SkipLog() if on_error == "skip" else None
         process = SkipErrors(call=call, limit=limit, skip_log=skip_log, parameters={**changed, "video_frames": frames})
@@ -241,25 +237,6 @@ def _shuffled(rows: Dataset, seed: int) -> Dataset:
         raise
 
 
-@dataclass(frozen=True)
-class BySource:
-    """A function of a row and its number: it calls the function of the source that the row is from."""
-
-    first_rows: tuple[int, ...]
-    """The number of the first row of each file."""
-    functions: tuple[Messages, ...]
-    """The function for the rows of each file."""
-
-    @property
-    def __wrapped__(self) -> Callable[..., Any]:
-        """The processor: a checkpoint knows this function by the processor's name."""
-        return self.functions[0].processor
-
-    def __call__(self, row: Mapping[str, Any], number: int, *rng: Any) -> Any:
-        """The processor's result for a row; ``rng`` is a random generator, if the processor takes one."""
-        return self.functions[bisect_right(self.first_rows, number) - 1](row, *rng)
-
-
 def _folders_of_files(
     rows: Dataset, folders: Mapping[Any, Folder], storage_options: Mapping[str, Any] | None, format: str | None
 ) -> list[Folder]:
@@ -304,7 +281,7 @@ class MultiModalCollator:
     def __post_init__(self) -> None:
         if self.padding not in ("flatten", "right", "left"):
             raise ValueError(f"padding is {self.padding!r}; it can be 'flatten', 'right' or 'left'.")
-        _ = _torch()
+        _ = torch_module()
 
     def __call__(self, items: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> dict[str, Any]:
         """The batch of several samples, or of a single one."""
@@ -320,7 +297,7 @@ class MultiModalCollator:
             for item, tokens in zip(items, columns[self.column], strict=True)
         ]
         batch = self._flat(columns, ends) if self.padding == "flatten" else self._padded(columns, ends)
-        tensors = {name: _torch().from_numpy(values) for name, values in batch.items()}
+        tensors = {name: torch_module().from_numpy(values) for name, values in batch.items()}
         others = [name for name in names if name not in (*per_token, "cu_seqlens")]
         return {**tensors, **{name: _joined(name, [item[name] for item in items]) for name in others}}
 
@@ -391,12 +368,5 @@ class MultiModalCollator:
 def _joined(name: str, values: Sequence[Any]) -> Any:
     """Numbers as a tensor, arrays concatenated, any other values as a list; None if no sample has a value."""
     if all(isinstance(value, bool | int | float | np.generic) for value in values):
-        return _torch().as_tensor(np.array(values))
+        return torch_module().as_tensor(np.array(values))
     return join_others(name, values, "torch")
-
-
-def _torch() -> Any:
-    """The module, imported when it is first needed. Raises with the install command if it is missing."""
-    with needs("torch", "torch", "midepoch.MultiModalCollator"):
-        import torch
-    return torch

@@ -8,6 +8,7 @@ the row's column of that kind.
 import base64
 import json
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,10 @@ class Messages:
     column: str
     media_columns: Mapping[str, str]
     """The column of files of each kind."""
-    files: NamedFiles = field(default_factory=NamedFiles, repr=False)
+    files: Sequence[NamedFiles] = field(default_factory=lambda: (NamedFiles(),), repr=False)
+    """The files that rows may name: for all rows, or for those from each of the ``first_rows`` on."""
+    first_rows: Sequence[int] = ()
+    """If they are set, the function gets the number of the row too."""
     video_frames: int | None = None
     of_lines: bool = False
     """True if a row is JSON text in a column "line"."""
@@ -51,9 +55,13 @@ class Messages:
         """The processor: a checkpoint knows this function by the processor's name."""
         return self.processor
 
-    def __call__(self, row: Mapping[str, Any], *rng: Any) -> Any:
-        """The processor's result for a row; ``rng`` is a random generator, if the processor takes one."""
-        result = self.processor(self.sample(_object(row["line"]) if self.of_lines else row), *rng)
+    def __call__(self, row: Mapping[str, Any], *others: Any) -> Any:
+        """The processor's result for a row; after its number comes a random generator, if the processor takes one."""
+        files = self.files[0]
+        if self.first_rows:
+            number, *others = others
+            files = self.files[bisect_right(self.first_rows, number) - 1]
+        result = self.processor(self.sample(_object(row["line"]) if self.of_lines else row, files), *others)
         if result is None:
             raise TypeError(
                 "The processor returned None. It must return a dict of arrays with input_ids. Does it end without a "
@@ -61,21 +69,33 @@ class Messages:
             )
         return result
 
-    def sample(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def sample(self, row: Mapping[str, Any], files: NamedFiles) -> dict[str, Any]:
         """The row with plain messages, and with lists of decoded "images", "audios" and "videos" in their order."""
         if self.column not in row:
             raise ValueError(f"There is no column {self.column!r} with messages; the row has: {', '.join(row)}.")
-        stored = {kind: _stored(row.get(column)) for kind, column in self.media_columns.items()}
-        decoded: dict[str, list[Any]] = {kind: [] for kind in self.media_columns}
-        messages = [self._message(message, stored, decoded) for message in _parsed(row[self.column])]
-        for kind, rest in stored.items():  # files that no part refers to belong to the sample too
-            decoded[kind] += [self._decoded(kind, value) for value in rest]
+        media = RowMedia(self, row, files)
+        messages = [media.message(message) for message in _parsed(row[self.column])]
+        decoded = media.all_decoded()
         others = {name: value for name, value in row.items() if name not in self.media_columns.values()}
         return {**others, self.column: messages, **{f"{kind}s": values for kind, values in decoded.items()}}
 
-    def _message(
-        self, message: Any, stored: Mapping[str, Iterator[Any]], decoded: Mapping[str, list[Any]]
-    ) -> dict[str, Any]:
+
+class RowMedia:
+    """The files of one row, decoded as its messages refer to them."""
+
+    def __init__(self, messages: Messages, row: Mapping[str, Any], files: NamedFiles) -> None:
+        self._columns, self._frames, self._files = messages.media_columns, messages.video_frames, files
+        self._stored = {kind: _stored(row.get(column)) for kind, column in self._columns.items()}
+        self._decoded: dict[str, list[Any]] = {kind: [] for kind in self._columns}
+
+    def all_decoded(self) -> dict[str, list[Any]]:
+        """The contents of all files by kind. Those that no part refers to belong to the sample too, and come last."""
+        for kind, rest in self._stored.items():
+            self._decoded[kind] += [self._decode(kind, value) for value in rest]
+        return self._decoded
+
+    def message(self, message: Any) -> dict[str, Any]:
+        """A message with plain parts, and with decoded files in place of references."""
         if isinstance(message, Mapping) and message.get("role") is None and message.get("from") is not None:
             message = _of_sharegpt(message)
         if not isinstance(message, Mapping) or message.get("role") is None:
@@ -86,9 +106,9 @@ class Messages:
             return plain
         if not isinstance(content, Sequence) or isinstance(content, bytes):
             raise ValueError(f"The content of a message must be text or a list of parts, got {_short(content)}.")
-        return {**plain, "content": [self._part(part, stored, decoded) for part in content]}
+        return {**plain, "content": list(map(self._part, content))}
 
-    def _part(self, part: Any, stored: Mapping[str, Iterator[Any]], decoded: Mapping[str, list[Any]]) -> dict[str, Any]:
+    def _part(self, part: Any) -> dict[str, Any]:
         if isinstance(part, str):
             return {"type": "text", "text": part}
         if not isinstance(part, Mapping):
@@ -104,23 +124,23 @@ class Messages:
         kind = KINDS[part_type]
         value = _named(plain, kind)
         if value is None:
-            value = next(stored[kind], END)
+            value = next(self._stored[kind], END)
             if value is END:
                 raise ValueError(
-                    f"The messages have more {kind} parts than the column {self.media_columns[kind]!r} has files."
+                    f"The messages have more {kind} parts than the column {self._columns[kind]!r} has files."
                 )
-        content = self._decoded(kind, value)
-        decoded[kind].append(content)
+        content = self._decode(kind, value)
+        self._decoded[kind].append(content)
         return {"type": kind, kind: content}
 
-    def _decoded(self, kind: str, value: Any) -> Any:
+    def _decode(self, kind: str, value: Any) -> Any:
         """The content of a file. A note on any error has the file's path, if the row has it."""
         path = None
         if isinstance(value, Mapping) and ("bytes" in value or "path" in value):
             path = value.get("path")
             value = value["bytes"] if value.get("bytes") is not None else value.get("path")
         if value is None:
-            raise ValueError(f"The column {self.media_columns[kind]!r} has a null in place of a file.")
+            raise ValueError(f"The column {self._columns[kind]!r} has a null in place of a file.")
         if isinstance(value, str | os.PathLike):
             path = os.fspath(value)
         try:
@@ -138,7 +158,7 @@ class Messages:
             return value
         if kind == "image":
             return image(value)
-        return audio(value) if kind == "audio" else frames_of(opened_bytes(value), numbers=self.video_frames)
+        return audio(value) if kind == "audio" else frames_of(opened_bytes(value), numbers=self._frames)
 
     def _fetched(self, name: str) -> bytes:
         if name.startswith("data:"):
@@ -146,7 +166,7 @@ class Messages:
             if not head.endswith(";base64"):
                 raise ValueError(f"A data URL must hold base64, got {_short(name)}.")
             return _from_base64(data)
-        return self.files.read(name)
+        return self._files.read(name)
 
 
 def _is_audio(value: Any) -> bool:
