@@ -5,7 +5,6 @@ State moves when the loop receives a batch, so what is prefetched and never rece
 """
 
 import logging
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from copy import copy
@@ -23,7 +22,7 @@ with needs("torch", "torch", "midepoch.Loader"):
     import torch.multiprocessing
     import torch.utils.data
 
-from midepoch._common.checks import check_integer, count, log_once, options_among
+from midepoch._common.checks import check_choice, check_integer, count, log_once, options_among, way_to_a_dataset
 from midepoch._common.world import launched_rank, process_group_store
 from midepoch.checkpoint.digest import RowDigest
 from midepoch.checkpoint.state import State
@@ -631,14 +630,12 @@ class LoaderOptions:
             raise ValueError("Pass batch_size, or global_batch_size and micro_batch_size, not both.")
         if whole is not None and micro is not None and whole % micro:
             raise ValueError(f"global_batch_size is {whole}, which is no multiple of micro_batch_size, {micro}.")
-        if self.even not in (None, "auto", "pad", "drop"):
-            raise ValueError(f"even is {self.even!r}; it can be 'auto', 'pad', 'drop' or None.")
+        check_choice("even", self.even, ("auto", "pad", "drop", None))
         if self.drop_last and self.rows is None:
             raise ValueError(
                 "drop_last needs a batch_size; for batches of the dataset use .batch(n, drop_last_batch=True)."
             )
-        if self.balance not in (None, "cost"):
-            raise ValueError(f"balance is {self.balance!r}; it can be 'cost' or None.")
+        check_choice("balance", self.balance, ("cost", None))
         if self.balance is not None and self.batches_per_step is None:
             raise ValueError("balance='cost' shares the micro-batches of a step: pass global_batch_size too.")
         if self.batches_per_step is not None and self.even is None:
@@ -771,30 +768,12 @@ def _check_workers(workers: object, num_workers: int, context: object) -> None:
 
 def _check_dataset(dataset: object, shuffle: bool | None) -> None:
     if not isinstance(dataset, Dataset):
-        raise TypeError(f"Loader needs a midepoch dataset, got {type(dataset).__name__}. {_way_to_a_dataset(dataset)}")
+        raise TypeError(f"Loader needs a midepoch dataset, got {type(dataset).__name__}. {way_to_a_dataset(dataset)}")
     if shuffle:
         raise ValueError(
             "A Loader delivers the order of its dataset. Shuffle the dataset instead: "
             "Loader(dataset.shuffle(seed=42), ...)."
         )
-
-
-def _way_to_a_dataset(given: object) -> str:
-    """How something that is no midepoch dataset becomes one, in a sentence."""
-    if isinstance(given, str | os.PathLike):
-        return "Open the files first: Loader(midepoch.read(path), ...)."
-    if type(given).__module__.partition(".")[0] == "datasets" or hasattr(given, "cache_files"):
-        return "Open a Hugging Face dataset with midepoch.from_hf(dataset), one split of it: dataset['train']."
-    if isinstance(given, torch.utils.data.DataLoader):
-        return "Pass the dataset that it reads. A Loader takes the place of a DataLoader."
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, Mapping):
-        return "Anything with len() and [i] becomes one: Loader(midepoch.from_indexable(dataset), ...)."
-    if isinstance(given, torch.utils.data.IterableDataset):
-        return (
-            "A stream has no positions to resume at. Open the files that it reads: midepoch.read(files). If its rows "
-            "can be indexed, use midepoch.from_indexable(rows)."
-        )
-    return "Make one with midepoch.read(...) of files, or midepoch.from_indexable(...) of what has len() and [i]."
 
 
 def _refuse_samplers(**given: object) -> None:

@@ -406,7 +406,7 @@ def _pickled(state: Any) -> bytes:
 
 def rows_of(batch: Any, key: str | int | None) -> list[Row]:
     """The rows of a batch by their key, or the whole batch."""
-    plain = _plain(batch)
+    plain = plain_values(batch)
     if key is None:
         return [(f"{shortened(plain)} #{_hash(plain)}", "")]
     try:
@@ -426,14 +426,14 @@ def rows_of(batch: Any, key: str | int | None) -> list[Row]:
     return [(f"{key}={name!r}", _hash(row)) for name, row in zip(keys, rows, strict=True)]
 
 
-def _plain(value: Any) -> Any:
+def plain_values(value: Any) -> Any:
     """Dicts, lists and numbers, of arrays, tensors and Arrow too."""
     if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: plain_values(inner) for name, inner in value.items()}
     for name in ("to_pydict", "to_pylist", "tolist", "tobytes"):
         if hasattr(value, name):
             return getattr(value, name)()
-    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return [plain_values(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _hash(value: Any) -> str:

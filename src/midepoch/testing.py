@@ -26,6 +26,7 @@ from midepoch.delivery.passes import Progress
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.turns import Turns, one_by_one
 from midepoch.resume_check import check_resume as check_resume
+from midepoch.resume_check import plain_values
 
 Layout = tuple[int, int]
 """The number of ranks, and the number of workers of each rank."""
@@ -213,17 +214,7 @@ def _differing_keys(item: Any, other: Any) -> str:
 
 def _sort_key(item: Any) -> str:
     """The whole item as text. ``repr`` of an array would leave out the middle of a long one."""
-    return repr(_plain(item))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, pa.RecordBatch):
-        return value.to_pydict()
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    return repr(plain_values(item))
 
 
 def _text(item: Any) -> str:

@@ -217,7 +217,7 @@ def test_a_table_in_other_batches_raises():
 @pytest.mark.parametrize("join", [me.mix, me.concat])
 def test_datasets_of_hugging_face_are_not_mixed_as_they_are(join):
     prepared = datasets.Dataset.from_dict({"x": [1]})
-    with pytest.raises(TypeError, match=r"got Dataset\. Make one with midepoch\.from_hf\(dataset\)"):
+    with pytest.raises(TypeError, match=r"got Dataset\. Open it with midepoch\.from_hf\(dataset\)"):
         join([prepared])
-    with pytest.raises(TypeError, match=r"got IterableDataset.*of its files: a stream has none to resume in"):
+    with pytest.raises(TypeError, match=r"got IterableDataset.*A stream has no files to resume in"):
         join([prepared.to_iterable_dataset()])

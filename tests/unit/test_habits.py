@@ -126,7 +126,7 @@ class Endless(torch.utils.data.IterableDataset):
         ([1, 2], r"midepoch\.from_indexable\(dataset\)"),
         (Endless(), r"got Endless\. A stream has no positions.*midepoch\.read\(files\)"),
         (torch.utils.data.DataLoader(Squares()), r"got DataLoader\. Pass the dataset that it reads"),
-        ("data/*.parquet", r"Loader\(midepoch\.read\(path\), \.\.\.\)"),
+        ("data/*.parquet", r"Open the files first: midepoch\.read\(path\)"),
         ({"a": 1}, r"got dict\. Make one with midepoch\.read"),
     ],
     ids=lambda given: type(given).__name__,

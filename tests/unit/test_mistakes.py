@@ -107,7 +107,7 @@ HF = datasets.Dataset.from_dict({"a": [1]})
         (["a.parquet", None], "is a list with a NoneType in it; it must be a path"),
         (HF, r"Open it with midepoch\.from_hf\(dataset\)"),
         (datasets.DatasetDict({"train": HF}), r"one split of several: midepoch\.from_hf\(dataset\['train'\]\)"),
-        (HF.to_iterable_dataset(), r"is a IterableDataset of Hugging Face .* A stream .* midepoch\.read\(files\)"),
+        (HF.to_iterable_dataset(), r"is a IterableDataset, not a path.* A stream .* midepoch\.read\(files\)"),
         (torch.utils.data.TensorDataset(torch.arange(3)), r"Open it with midepoch\.from_indexable\(dataset\)"),
     ],
 )

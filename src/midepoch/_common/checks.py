@@ -2,9 +2,10 @@
 
 import copy
 import logging
+import os
 import re
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, Generic, Self, TypeVar, overload
@@ -33,9 +34,35 @@ def check_integer(name: str, value: Any, *, least: int | None = 0, most: int | N
     return number
 
 
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raise ``ValueError`` if a value is none of the choices."""
+    *others, last = choices
+    if value not in (*others, last):
+        raise ValueError(f"{name} is {value!r}; it can be {', '.join(map(repr, others))} or {last!r}.")
+
+
 def options_among(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the arguments of a call that are options of a dataclass."""
     return {one.name: arguments[one.name] for one in fields(kind) if one.name in arguments}
+
+
+def way_to_a_dataset(given: object) -> str:
+    """How something that is no midepoch dataset becomes one, in a sentence."""
+    kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(given).__mro__]
+    if isinstance(given, str | os.PathLike):
+        return "Open the files first: midepoch.read(path)."
+    if kinds[0].startswith("datasets."):
+        return (
+            "Open it with midepoch.from_hf(dataset), or one split of several: midepoch.from_hf(dataset['train']). A "
+            "stream has no files to resume in: open what it reads with midepoch.read(files)."
+        )
+    if any(kind.startswith("torch.") and kind.endswith(".DataLoader") for kind in kinds):
+        return "Pass the dataset that it reads. A midepoch.Loader takes the place of a DataLoader."
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not isinstance(given, Mapping):
+        return "Open it with midepoch.from_indexable(dataset), as anything with len() and [i]."
+    if any(kind.startswith("torch.") for kind in kinds):
+        return "A stream has no positions to resume at. Open the files that it reads: midepoch.read(files)."
+    return "Make one with midepoch.read(files), or midepoch.from_indexable(rows) of what has len() and [i]."
 
 
 def parse_size(name: str, size: Size) -> int:

@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from midepoch._common.checks import count
 from midepoch.checkpoint.fingerprint import pipeline_difference
-from midepoch.cli.checkpoints import (
-    FoundState,
-    dataset_of_state,
-    find_states,
-    only_state,
-    run_of_state,
-)
+from midepoch.cli.checkpoints import FoundState, dataset_of_state, find_states, only_state, run_of_state
 from midepoch.cli.main import Answer, table
 from midepoch.cli.prepare import open_dataset
 from midepoch.dataset import plan_of, position_of

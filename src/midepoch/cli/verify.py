@@ -3,7 +3,6 @@
 import logging
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 
 from midepoch._common.checks import count
@@ -38,11 +37,15 @@ def verify(arguments: Namespace) -> Answer:
     dataset.set_epoch(0)
     proved: list[str] = []
     failed = None
-    with _without_warnings():
-        try:
-            proved.extend(_checks(dataset, items))
-        except AssertionError as error:
-            failed = str(error)
+    log = logging.getLogger("midepoch")
+    level = log.level
+    log.setLevel(logging.ERROR)  # layouts that share lanes are meant, so nobody has to be warned of them
+    try:
+        proved.extend(_checks(dataset, items))
+    except AssertionError as error:
+        failed = str(error)
+    finally:
+        log.setLevel(level)
     value = {"items": items, "proved": proved, "failed": failed}
     lines = [f"on {count('item', items)} of the first {arguments.rows:,} rows:"]
     lines += [f"  ok      {line}" for line in proved] + ([] if failed is None else [f"  failed  {failed}"])
@@ -65,18 +68,6 @@ def _judge(arguments: Namespace) -> Answer:
     of = "an epoch" if report.whole else "the beginning of an epoch"
     lines = [f"{arguments.loader}: {count(report.unit, report.rows)} of {of}", *table(rows), *str(report).split("\n")]
     return Answer(value=value, lines=lines, good=report.good)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Layouts that share lanes are meant, so nobody has to be warned of them."""
-    log = logging.getLogger("midepoch")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def _checks(dataset: Dataset, items: int) -> Iterator[str]:

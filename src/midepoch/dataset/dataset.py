@@ -31,16 +31,9 @@ from typing import (
 import numpy as np
 import pyarrow as pa
 
+from midepoch._common import world
 from midepoch._common.checks import Size, Version, check_integer, checked_version, count, log_once, parse_size, seed_of
 from midepoch._common.files import check_trust
-from midepoch._common.world import (
-    Mesh,
-    is_starting_a_process,
-    launched_rank,
-    mesh_shard,
-    torch_worker,
-    unfinished_launch,
-)
 from midepoch.checkpoint.state import State
 from midepoch.dataset.as_map import (
     FORM_INSTEAD,
@@ -297,7 +290,7 @@ class Dataset(Base[Item]):
 
     def __getstate__(self) -> dict[str, Any]:
         values = dict(vars(self))
-        if is_starting_a_process():
+        if world.is_starting_a_process():
             values.pop("_hub", None)  # workers would import `datasets` for it
             values["_workers"] = self._position.workers
         return values
@@ -1003,7 +996,7 @@ class Dataset(Base[Item]):
         mode: Literal["auto", "file", "example"] = "auto",
         *,
         contiguous: bool | None = None,
-        mesh: Mesh | None = None,
+        mesh: world.Mesh | None = None,
         dim: str | Sequence[str] | None = None,
         dp_rank: int | None = None,
         dp_world_size: int | None = None,
@@ -1032,7 +1025,7 @@ class Dataset(Base[Item]):
         if dim is not None and mesh is None:
             raise ValueError("dim= names dimensions of a mesh: pass mesh= too.")
         given = [pair for pair in ((num_shards, index), (dp_world_size, dp_rank)) if pair != (None, None)]
-        given += [] if mesh is None else [mesh_shard(mesh, dim)]
+        given += [] if mesh is None else [world.mesh_shard(mesh, dim)]
         if len(given) > 1:
             raise ValueError("Pass one of num_shards and index, dp_world_size and dp_rank, or mesh.")
         ranks, rank = _both(*given[0]) if given else _launched_shard()
@@ -1245,7 +1238,7 @@ def with_launched_shard(dataset: AnyDataset) -> AnyDataset:
 
     For front doors whose datasets are sharded by themselves. Outside of a launcher the dataset stays complete.
     """
-    launched, plan = launched_rank(), dataset._plan
+    launched, plan = world.launched_rank(), dataset._plan
     is_chosen = plan.sharded_by == "user" or (plan.sharded_by is None and plan.ranks > 1)
     if launched is None or is_chosen:
         return dataset
@@ -1268,8 +1261,8 @@ def _file_rows(pipeline: Pipeline, purpose: str) -> FileRows:
 def _read_here(run: Pass) -> Iterator[Iterable[Any]]:
     with run:
         for progress in run.epochs():
-            items_in_bulk = run.deliver(take_turns(progress))
-            yield from items_in_bulk if torch_worker() is None else (map(standalone, items) for items in items_in_bulk)
+            in_bulk = run.deliver(take_turns(progress))
+            yield from in_bulk if world.torch_worker() is None else (map(standalone, items) for items in in_bulk)
 
 
 def _cut(dataset: AnyDataset, name: str, step: OrderStep) -> AnyDataset:
@@ -1346,10 +1339,10 @@ def _lanes_of_shards(plan: Plan, mode: ShardMode, shards: int, *, contiguous: bo
 
 
 def _launched_shard() -> tuple[int, int]:
-    launched = launched_rank()
+    launched = world.launched_rank()
     if launched is not None:
         return launched[1], launched[0]
-    if (unfinished := unfinished_launch()) is not None:
+    if (unfinished := world.unfinished_launch()) is not None:
         raise ValueError(
             f"shard() does not know its rank: {unfinished}. Start with torchrun, initialise torch.distributed first, "
             "or pass num_shards and index."

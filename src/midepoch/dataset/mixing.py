@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from midepoch._common.checks import check_integer, count
+from midepoch._common.checks import check_choice, check_integer, count, way_to_a_dataset
 from midepoch._common.hashing import digest
 from midepoch.dataset.dataset import Dataset, Item, from_source, plan_of, with_launched_shard
 from midepoch.pipeline.draws import Stop
@@ -56,10 +56,8 @@ def mix(
     position. Pass a dict to name the datasets; a resume then finds each by its name.
     """
     parts, names, named = _parts("mix", datasets)
-    if stop not in STOPS:
-        raise ValueError(f"stop is {stop!r}; it can be {', '.join(map(repr, STOPS))}.")
-    if by not in ("items", "tokens"):
-        raise ValueError(f"by is {by!r}; it can be 'items' or 'tokens'.")
+    check_choice("stop", stop, STOPS)
+    check_choice("by", by, ("items", "tokens"))
     pipelines = tuple(plan_of(part).pipeline for part in parts)
     of_parts = _checked_weights(weights, names, stop)
     if by == "tokens":
@@ -133,12 +131,7 @@ def _parts(function: str, datasets: Any) -> tuple[list[Dataset], tuple[str, ...]
 
 def _check_part(function: str, part: Any) -> None:
     if not isinstance(part, Dataset):
-        remedy, kind = "midepoch.read(...)", type(part)
-        if kind.__module__.startswith("datasets.") and kind.__name__ == "IterableDataset":
-            remedy += " of its files: a stream has none to resume in"
-        elif kind.__module__.startswith("datasets."):
-            remedy = "midepoch.from_hf(dataset)"
-        raise TypeError(f"{function} takes midepoch datasets, got {kind.__name__}. Make one with {remedy}.")
+        raise TypeError(f"{function} takes midepoch datasets, got {type(part).__name__}. {way_to_a_dataset(part)}")
     for value, default, method in (
         (1 if plan_of(part).sharded_by == "launcher" else plan_of(part).ranks, 1, "shard"),
         (plan_of(part).lanes, None, "lanes"),

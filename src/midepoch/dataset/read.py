@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
-from midepoch._common.checks import Size, check_integer, log_once, options_among, parse_size
+from midepoch._common.checks import Size, check_choice, check_integer, log_once, options_among, parse_size
 from midepoch._common.files import check_trust
 from midepoch.dataset.dataset import Dataset, Row, from_source, plan_of, with_stage
 from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
@@ -67,8 +67,7 @@ class ReadOptions:
         if isinstance(self.columns, str):
             names = [name.strip() for name in self.columns.split(",")]
             raise TypeError(f"columns must be a list of names, got the string {self.columns!r}; pass {names}.")
-        if self.partitioning not in (None, "hive"):
-            raise ValueError(f"partitioning is {self.partitioning!r}; it can be 'hive', or left out.")
+        check_choice("partitioning", self.partitioning, ("hive", None))
         if self.schema is not None and self.schema != "union" and not isinstance(self.schema, pa.Schema):
             raise ValueError(f"schema is {self.schema!r}; it can be 'union', a pyarrow.Schema, or left out.")
         _ = self.most_record_bytes, self.fetch
@@ -85,14 +84,18 @@ class ReadOptions:
         """How remote files are fetched."""
         return Fetch.of(self.read_ahead, self.cache_dir, self.cache_bytes, trust_shared=self.trust_shared)
 
+    def find(self, source: PathSpec | Listing, suffixes: Sequence[str]) -> Listing:
+        """List files, once for all ranks if that was asked for."""
+        return (find_once if self.shared_listing else find)(source, self.storage_options, suffixes=suffixes)
+
     def index(self, source: PathSpec | Listing) -> Index:
         """The index of files, with the schema and the partitions that were asked for."""
         trusted_index_folder(self.index_dir, self.trust_shared)
-        if self.shared_listing:
-            suffixes = file_suffixes(self.format if self.partitioning == "hive" else None)
-            source = find_once(source, self.storage_options, suffixes=suffixes)
-        if self.partitioning == "hive":
-            source = below_hive_folders(find(source, self.storage_options, suffixes=file_suffixes(self.format)))
+        is_hive = self.partitioning == "hive"
+        if is_hive:
+            source = below_hive_folders(self.find(source, file_suffixes(self.format)))
+        elif self.shared_listing:
+            source = self.find(source, file_suffixes(None))
         index: Index = open_index(
             source,
             format=self.format,
@@ -105,7 +108,7 @@ class ReadOptions:
         )
         if self.schema is not None:
             index = UnionIndex(index, None if isinstance(self.schema, str) else self.schema)
-        return HiveIndex(index) if self.partitioning == "hive" else index
+        return HiveIndex(index) if is_hive else index
 
     def rows(self, index: Index) -> FileRows:
         """The rows of an index."""
@@ -224,8 +227,7 @@ def tokens(
         if length is None:
             raise ValueError("stride is for windows: pass length too.")
         stride = check_integer("stride", stride, least=1)
-    if dtype is not None and (dtype not in TOKEN_DTYPES):
-        raise ValueError(f"dtype is {dtype!r}; it can be {', '.join(map(repr, TOKEN_DTYPES))}.")
+    check_choice("dtype", dtype, (*TOKEN_DTYPES, None))
     if any(is_url(os.fspath(one)) for one in ([source] if isinstance(source, str | os.PathLike) else source)):
         raise ValueError("Files of tokens are mapped, so they must be on this machine. Copy them here first.")
     listing = find(source, suffixes=(".bin", ".npy"))

@@ -175,22 +175,22 @@ class TableBlocks(WithConstants):
         self, inner: BlockReader | None, stored: Sequence[pa.Field], wanted: pa.Schema, path: str, table: TableColumns
     ) -> None:
         super().__init__(inner, {}, wanted)
-        self._stored, self._path, self._table = stored, path, table
+        self._stored, self._schema, self._path, self._table = stored, wanted, path, table
 
     def _complete(self, block: Block, own: pa.Table | pa.RecordBatch | None) -> pa.Table | pa.RecordBatch:
         try:
             if not isinstance(own, pa.Table):
                 return self._made([] if own is None else own.columns, block.rows)
             batches = [self._made(batch.columns, len(batch)) for batch in own.to_batches()]
-            return pa.Table.from_batches(batches, self._wanted)
+            return pa.Table.from_batches(batches, self._schema)
         except pa.ArrowException as error:
             raise DataFormatError(
                 f"{self._path}: {error}. Rewrite the file with the columns and types of the table."
             ) from error
 
     def _made(self, columns: Sequence[pa.Array], rows: int) -> pa.RecordBatch:
-        made = _fields(columns, self._stored, self._wanted, rows, self._table)
-        return pa.RecordBatch.from_arrays(made, schema=self._wanted)
+        made = _fields(columns, self._stored, self._schema, rows, self._table)
+        return pa.RecordBatch.from_arrays(made, schema=self._schema)
 
 
 def _fields(

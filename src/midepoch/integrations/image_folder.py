@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +19,9 @@ from midepoch.index.schemas import schema_of
 from midepoch.index.tables import MadeBlocks
 from midepoch.sources.files import FileRows
 from midepoch.storage.block_cache import CACHE
-from midepoch.storage.listing import Listing, find
+from midepoch.storage.listing import Listing
 from midepoch.storage.local import FileStamp, check_unchanged
 from midepoch.storage.objects import StoredFile
-from midepoch.storage.shared_listing import find_once
 from midepoch.storage.urls import folder_prefix, is_url
 from midepoch.values.media import Decoder
 
@@ -73,7 +71,7 @@ def image_folder(
     """
     options = ReadOptions(**options_among(ReadOptions, locals()))
     # All files are listed, so that a class without images is noticed.
-    listing = (find_once if shared_listing else find)(folder, storage_options, suffixes=("",))
+    listing = options.find(os.fspath(folder), ("",))
     images, others = _classes(listing)
     names = sorted(images) if class_names is None else list(class_names)
     _check_classes(listing.root, images, names)
@@ -82,7 +80,7 @@ def image_folder(
             f"{listing.root} has {count('file', len(others))} that are no images by their names, such as {others[0]}. "
             "They are not read."
         )
-    dataset = from_source(FileRows(index=_index_of(listing, images, names), fetch=options.fetch), ImageFolder)
+    dataset = from_source(FileRows(index=ImageIndex(listing, images, names), fetch=options.fetch), ImageFolder)
     dataset.class_names = tuple(names)
     return dataset if decoder is None else dataset.decode("image", decoder=decoder, size=size)
 
@@ -137,44 +135,35 @@ def _check_classes(root: str, images: Mapping[str, Sequence[int]], names: Sequen
             )
 
 
-def _index_of(listing: Listing, images: Mapping[str, Sequence[int]], names: Sequence[str]) -> "ImageIndex":
-    features = {
-        "image": {"_type": "Image", "mode": "RGB"},
-        "label": {"_type": "ClassLabel", "names": list(names)},
-    }
-    schema = pa.schema(
-        [("image", IMAGE), ("label", pa.int64()), ("path", pa.string())],
-        {"huggingface": json.dumps({"info": {"features": features}})},
-    )
-    kept = [(listing.names[number], listing.stamps[number]) for name in sorted(images) for number in images[name]]
-    scans, stamps = [], []
-    for _, members in groupby(kept, key=lambda one: one[0].partition("/")[0]):
-        of_class = list(members)
-        version = digest(repr(of_class).encode()).hex()  # another one for caches if any image of the class has changed
-        scans.append(Scan("arrow", schema, [(0, stamp.size, 1) for _, stamp in of_class], version=version))
-        stamps.append(FileStamp(sum(stamp.size for _, stamp in of_class), 0))
-    view = IndexView.of(Listing(listing.spec, listing.root, tuple(sorted(images)), tuple(stamps)), scans)
-    table = pa.table(
-        {
-            "name": [name for name, _ in kept],
-            "mtime_ns": [stamp.mtime_ns for _, stamp in kept],
-            "version": [stamp.version for _, stamp in kept],
-        }
-    )
-    layout = {
-        "images": digest(repr([(name, stamp.size) for name, stamp in kept]).encode()).hex(),
-        "classes": digest(repr(list(names)).encode()).hex(),
-    }
-    return ImageIndex(view, table, tuple(names), layout, listing.store)
-
-
 class ImageIndex(Index):
     """The images of a folder, by class. Opening one says nothing of it but its name, size and version."""
 
-    def __init__(self, view: IndexView, images: pa.Table, names: tuple[str, ...], layout: Any, store: Any) -> None:
-        """``images`` has the name, time of change and listed version of each, in the order of the blocks."""
-        self.view, self.layout, self.store = view, layout, store
-        self.images, self.class_names = images, names
+    def __init__(self, listing: Listing, images: Mapping[str, Sequence[int]], names: Sequence[str]) -> None:
+        """Take the numbers of the images of each class, and the names of classes by label."""
+        features = {
+            "image": {"_type": "Image", "mode": "RGB"},
+            "label": {"_type": "ClassLabel", "names": list(names)},
+        }
+        schema = pa.schema(
+            [("image", IMAGE), ("label", pa.int64()), ("path", pa.string())],
+            {"huggingface": json.dumps({"info": {"features": features}})},
+        )
+        scans, stamps, kept = [], [], []
+        for label in sorted(images):
+            of_class = [(listing.names[number], listing.stamps[number]) for number in images[label]]
+            version = digest(repr(of_class).encode()).hex()  # another one if any image of the class has changed
+            scans.append(Scan("arrow", schema, [(0, stamp.size, 1) for _, stamp in of_class], version=version))
+            stamps.append(FileStamp(sum(stamp.size for _, stamp in of_class), 0))
+            kept += of_class
+        self.view = IndexView.of(Listing(listing.spec, listing.root, tuple(sorted(images)), tuple(stamps)), scans)
+        self.store, self.class_names = listing.store, tuple(names)
+        self.layout = {
+            "images": digest(repr([(name, stamp.size) for name, stamp in kept]).encode()).hex(),
+            "classes": digest(repr(list(names)).encode()).hex(),
+        }
+        times, versions = [stamp.mtime_ns for _, stamp in kept], [stamp.version for _, stamp in kept]
+        self.images = pa.table({"name": [name for name, _ in kept], "mtime_ns": times, "version": versions})
+        """The name, time of change and listed version of each image, in the order of the blocks."""
 
     def schema(self, columns: Sequence[str] | None) -> pa.Schema:
         """The schema of these columns, or of all three."""

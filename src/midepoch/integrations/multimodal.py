@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from midepoch._common.checks import Size, check_integer, count
+from midepoch._common.checks import Size, check_choice, check_integer, count
 from midepoch._common.files import check_trust
 from midepoch.dataset import Dataset, file_rows, plan_of, with_stage
 from midepoch.dataset.read import ReadOptions
@@ -108,8 +108,7 @@ class MultiModalIterableDataset(FrontDoor):
         raises, at the latest when the first 1,000 that are read of a lane are. 1.0 allows that too. A survey counts
         what is left, so there is no limit after it.
         """
-        if on_error not in ("raise", "skip"):
-            raise ValueError(f"on_error is {on_error!r}; it can be 'raise' or 'skip'.")
+        check_choice("on_error", on_error, ("raise", "skip"))
         if max_skipped is not None and on_error != "skip":
             raise ValueError(f"max_skipped is {max_skipped!r}, but nothing is skipped: pass on_error='skip' with it.")
         if not callable(processor):
@@ -125,10 +124,12 @@ class MultiModalIterableDataset(FrontDoor):
         if not of_lines:
             _check_columns(rows, columns)
 
-        folders, first_rows = [data_folder], []
+        first_rows: list[int] = []
         if isinstance(data_folder, Mapping):
             folders = _folders_of_files(rows, data_folder, storage_options, "lines" if of_lines else None)
             first_rows = file_rows(rows, "data_folder").index.view.file_starts[:-1].tolist()
+        else:
+            folders = [data_folder]
         sources = source if isinstance(source, list | tuple) else [source]
         own_origins = [os.fspath(one) for one in sources if isinstance(one, str | os.PathLike)]
         files = {
@@ -279,8 +280,7 @@ class MultiModalCollator:
     column: str = "input_ids"
 
     def __post_init__(self) -> None:
-        if self.padding not in ("flatten", "right", "left"):
-            raise ValueError(f"padding is {self.padding!r}; it can be 'flatten', 'right' or 'left'.")
+        check_choice("padding", self.padding, ("flatten", "right", "left"))
         _ = torch_module()
 
     def __call__(self, items: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> dict[str, Any]:

@@ -57,11 +57,10 @@ class Messages:
 
     def __call__(self, row: Mapping[str, Any], *others: Any) -> Any:
         """The processor's result for a row; after its number comes a random generator, if the processor takes one."""
-        files = self.files[0]
+        files, rng = self.files[0], others
         if self.first_rows:
-            number, *others = others
-            files = self.files[bisect_right(self.first_rows, number) - 1]
-        result = self.processor(self.sample(_object(row["line"]) if self.of_lines else row, files), *others)
+            files, rng = self.files[bisect_right(self.first_rows, others[0]) - 1], others[1:]
+        result = self.processor(self.sample(_object(row["line"]) if self.of_lines else row, files), *rng)
         if result is None:
             raise TypeError(
                 "The processor returned None. It must return a dict of arrays with input_ids. Does it end without a "

@@ -12,19 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
-from midepoch._common.checks import check_integer, options_among, parse_size
+from midepoch._common.checks import check_choice, check_integer, options_among, parse_size
 from midepoch._common.hashing import I64, key_of
 from midepoch.checkpoint.fingerprint import FileFacts, data_fingerprint
 from midepoch.checkpoint.lanes import LaneAssignment, LanePosition, lane_cuts
 from midepoch.checkpoint.state import MOST_APPENDED, LanePositions, State, check_scale, checked_state
-from midepoch.dataset import (
-    Dataset,
-    file_rows,
-    plan_of,
-    position_of,
-    with_launched_shard,
-    with_order_step,
-)
+from midepoch.dataset import Dataset, file_rows, plan_of, position_of, with_launched_shard, with_order_step
 from midepoch.dataset.read import ReadOptions
 from midepoch.delivery.passes import Pass
 from midepoch.delivery.plan import Plan
@@ -38,8 +31,7 @@ from midepoch.order.windows import WINDOW, distinct, windows_of_rows
 from midepoch.pipeline.pipeline import Pipeline
 from midepoch.sources.files import FileRows
 from midepoch.sources.lane import generations, ranges_of
-from midepoch.storage.listing import PathSpec, find
-from midepoch.storage.shared_listing import find_once
+from midepoch.storage.listing import PathSpec
 
 if TYPE_CHECKING:
     from midepoch.integrations.structured_loader import StructuredLoader
@@ -67,9 +59,7 @@ class TableOptions(ReadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.output_format not in get_args(OutputFormat):
-            known = ", ".join(map(repr, get_args(OutputFormat)))
-            raise ValueError(f"output_format is {self.output_format!r}; it can be {known}.")
+        check_choice("output_format", self.output_format, get_args(OutputFormat))
         if self.split_rows is not None:
             check_integer("split_rows", self.split_rows, least=1)
         elif self.split_bytes is not None:
@@ -142,9 +132,7 @@ class StructuredDataset(FrontDoor):
         """
         form = output_format or ("dict" if batch_size is None else "torch")
         table = TableOptions(format=format, output_format=form, **options)
-        find_files = find_once if table.shared_listing else find
-        found = find_files(path, table.storage_options, suffixes=file_suffixes(format))
-        rows = self._arranged(table.open(found), table)
+        rows = self._arranged(table.open(table.find(path, file_suffixes(format))), table)
         if output_format == "dict":  # said by the user, so it holds for the batches of a Loader too
             rows = rows.with_format("python")
         super().__init__(plan_of(rows if batch_size is None else rows.batch(batch_size)))
@@ -264,8 +252,7 @@ class StructuredDataset(FrontDoor):
         added since. The epoch then continues as it was, and the rows of the new files come after it. The next epoch has
         all files from its start.
         """
-        if new_files not in ("error", "append"):
-            raise ValueError(f"new_files is {new_files!r}; it can be 'error' or 'append'.")
+        check_choice("new_files", new_files, ("error", "append"))
         plan = self._plan_of_position()
         if new_files == "append":
             state_dict = with_appended_files(state_dict, plan.pipeline)

@@ -5,35 +5,13 @@ batches = QuorumLoader(manager, loader, micro_batches=64)
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from midepoch._common.checks import check_integer
 from midepoch.delivery.plan import check_shard
 from midepoch.delivery.session import Session
 from midepoch.distributed import own_state, repeated_batch
 from midepoch.loader import Loader
-
-
-class Manager(Protocol):
-    """What is used of ``torchft.Manager``."""
-
-    def participating_rank(self) -> int | None:
-        """The place of this group among those that take part in the step; None if it does not."""
-
-    def num_participants(self) -> int:
-        """The number of groups that take part in the step; 0 before the first quorum."""
-
-    def is_participating(self) -> bool:
-        """True if the gradients of this group count."""
-
-    def current_step(self) -> int:
-        """The number of steps that were committed."""
-
-    def batches_committed(self) -> int:
-        """The number of groups that took part in committed steps, over all of these."""
-
-    def register_state_dict_fn(self, key: str, load_state_dict: Any, state_dict: Any) -> None:
-        """Send a state to groups that join, and load it there."""
 
 
 class Dealt(NamedTuple):
@@ -48,9 +26,10 @@ class Dealt(NamedTuple):
 class QuorumLoader:
     """The steps of a training run with torchft: each has the same micro-batches, whoever takes part.
 
-    ``manager`` is torchft's, and ``loader`` a Loader of one shard whose batches are micro-batches, of a counted
-    pipeline. A step has ``micro_batches`` of them, all groups together; the last of an epoch has what is left. If a
-    group has several ranks, they read different micro-batches: ``group_rank`` is this one, of ``group_world_size``.
+    ``manager`` is the ``torchft.Manager`` of this process, and ``loader`` a Loader of one shard whose batches are
+    micro-batches, of a counted pipeline. A step has ``micro_batches`` of them, all groups together; the last of an
+    epoch has what is left. If a group has several ranks, they read different micro-batches: ``group_rank`` is this one,
+    of ``group_world_size``.
 
     Groups that join get the position from torchft, with the model, under the name ``key``. A step that was not
     committed is shared again.
@@ -58,7 +37,7 @@ class QuorumLoader:
 
     def __init__(
         self,
-        manager: Manager,
+        manager: Any,
         loader: Loader,
         *,
         micro_batches: int,

@@ -18,7 +18,6 @@ from midepoch.loader import Loader
 
 with needs("transformers", "transformers", "midepoch.integrations.transformers"):
     from transformers import Trainer, TrainerCallback, TrainerState
-    from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 FILE = "midepoch_loader.json"
 UNSAVED = "The checkpoint was saved without loader_trainer(Trainer), or is damaged."
@@ -40,7 +39,7 @@ def loader_trainer(base: type[Trainer]) -> type[Trainer]:
                 raise ValueError("auto_find_batch_size=True cannot change the batches of a Loader: leave it out.")
             self.args.ignore_data_skip = True  # the loader is already at the right position
             self._batches = TrainerBatches(self, loader)
-            self.add_callback(EpochEnds(self._batches))
+            self.add_callback(self._batches)
 
         def get_train_dataloader(self) -> Any:
             """The batches of the loader: nothing that the Trainer could wrap, skip or rebuild."""
@@ -71,11 +70,15 @@ def loader_trainer(base: type[Trainer]) -> type[Trainer]:
     return LoaderTrainer
 
 
-class TrainerBatches:
-    """The batches of a loader, epoch after epoch, until the Trainer has done all of its steps."""
+class TrainerBatches(TrainerCallback):  # type: ignore[misc]
+    """The batches of a loader, epoch after epoch, until the Trainer has done all of its steps.
+
+    As a callback it saves, evaluates and logs at the end of the loader's epochs, of which the Trainer knows nothing.
+    """
 
     def __init__(self, trainer: Trainer, loader: Loader) -> None:
         self._trainer, self._loader, self._first_epoch = trainer, loader, loader.epoch
+        self._whole_epochs = 0
 
     def start(self, checkpoint: Path | None) -> int:
         """Go to the position of a checkpoint, if there is one, and return the number of the last step."""
@@ -126,19 +129,10 @@ class TrainerBatches:
         steps = state.max_steps - state.global_step
         return islice(all_epochs(self._loader), steps * args.gradient_accumulation_steps)
 
-
-class EpochEnds(TrainerCallback):  # type: ignore[misc]
-    """Saves, evaluates and logs at the end of the loader's epochs, of which the Trainer knows nothing."""
-
-    def __init__(self, batches: TrainerBatches) -> None:
-        self._batches = batches
-        self._whole_epochs = 0
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Refuse what cannot work before the first step, not after many."""
-        done = self._batches.epochs_done
-        strategies = (args.save_strategy, args.eval_strategy, args.logging_strategy)
-        if done is None and IntervalStrategy.EPOCH in map(str_value, strategies):
+        done = self.epochs_done
+        if done is None and "epoch" in (args.save_strategy, args.eval_strategy, args.logging_strategy):
             raise ValueError(
                 "The strategy 'epoch' of the Trainer needs a pipeline whose number of batches is known. Use 'steps', "
                 "or see dataset.why_not_counted()."
@@ -147,14 +141,14 @@ class EpochEnds(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Set the epoch that logs show, and what to do if one has ended."""
-        done = self._batches.epochs_done
+        done = self.epochs_done
         if done is None:
             return
         state.epoch = done
         if int(done) > self._whole_epochs and state.global_step < state.max_steps:
-            control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
-            control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH
-            control.should_save |= args.save_strategy == SaveStrategy.EPOCH
+            control.should_log |= args.logging_strategy == "epoch"
+            control.should_evaluate |= args.eval_strategy == "epoch"
+            control.should_save |= args.save_strategy == "epoch"
         self._whole_epochs = int(done)
 
 
@@ -181,8 +175,3 @@ def steps_of(checkpoint: Path) -> int:
         raise CheckpointMismatchError(
             f"{checkpoint} is not complete: its trainer_state.json cannot be read ({error}). Load an earlier one."
         ) from error
-
-
-def str_value(strategy: Any) -> str:
-    """The name of a strategy, which is an enum or a string."""
-    return str(getattr(strategy, "value", strategy))

@@ -11,7 +11,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from midepoch._common.checks import count
+from midepoch._common.checks import count, way_to_a_dataset
 from midepoch.errors import MidepochError, NoDataError, StoreError
 from midepoch.storage.hub import pinned
 from midepoch.storage.local import FileStamp, stamp_of
@@ -95,8 +95,10 @@ def as_paths(source: Any) -> list[str]:
     """The paths and URLs that a source names. Raises on rows in memory, and says what to do with them."""
     if isinstance(source, str | os.PathLike):
         return expanded(os.fspath(source))
-    if (opened := _opened(source)) is not None:
-        raise TypeError(opened)
+    if hasattr(source, "state_dict") and hasattr(source, "train_test_split"):
+        raise TypeError("This is an open midepoch dataset, not a path. Use it as it is.")
+    if any(kind.__module__.startswith(("datasets.", "torch.utils.data")) for kind in type(source).__mro__):
+        raise TypeError(f"This is a {type(source).__name__}, not a path. {way_to_a_dataset(source)}")
     sources = list(source) if isinstance(source, Iterable) and not isinstance(source, Mapping) else [source]
     kind, others = type(source).__name__, [one for one in sources if not isinstance(one, str | os.PathLike)]
     if others or hasattr(source, "columns"):  # a DataFrame iterates over the names of its columns
@@ -107,25 +109,6 @@ def as_paths(source: Any) -> list[str]:
             "from_pylist(rows), 'data.parquet')."
         )
     return [path for one in sources for path in expanded(os.fspath(one))]
-
-
-def _opened(source: Any) -> str | None:
-    """What to do with a source that is a dataset already; None if it is none."""
-    if type(source).__module__.partition(".")[0] == "datasets":
-        return (
-            f"This is a {type(source).__name__} of Hugging Face `datasets`, not a path. Open it with "
-            "midepoch.from_hf(dataset), or one split of several: midepoch.from_hf(dataset['train']). A stream has no "
-            "files to resume in: open what it reads with midepoch.read(files)."
-        )
-    if hasattr(source, "state_dict") and hasattr(source, "train_test_split"):
-        return "This is an open midepoch dataset, not a path. Use it as it is."
-    if hasattr(source, "__getitem__") and hasattr(source, "__len__") and "torch.utils.data" in _modules(source):
-        return f"This is a {type(source).__name__} of torch, not a path. Open it with midepoch.from_indexable(dataset)."
-    return None
-
-
-def _modules(source: Any) -> str:
-    return " ".join(kind.__module__ for kind in type(source).__mro__)
 
 
 def _find_files(source: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:

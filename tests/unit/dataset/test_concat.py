@@ -74,7 +74,7 @@ def test_mix_and_concat_are_not_the_same(parts):
 def test_what_is_refused(parts):
     with pytest.raises(TypeError, match=r"concat takes a list or a dict of datasets, got Dataset\. Pass \[a, b\]"):
         me.concat(parts["a"])
-    with pytest.raises(TypeError, match=r"got Dataset\. Make one with midepoch\.from_hf\(dataset\)"):
+    with pytest.raises(TypeError, match=r"got Dataset\. Open it with midepoch\.from_hf\(dataset\)"):
         me.concat([datasets.Dataset.from_list([{"id": 1}])])
     with pytest.raises(ValueError, match=r"cannot have its own repeat\(\)\. Use repeat on the mixture"):
         me.concat([parts["a"].repeat(2)])

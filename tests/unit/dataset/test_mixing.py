@@ -58,10 +58,14 @@ def with_weights(weights):
 REFUSED = [
     (lambda part: me.mix([]), ValueError, "at least one dataset, got none"),
     (lambda part: me.mix(part("a")), TypeError, r"a list or a dict of datasets, got Dataset\. Pass \[a, b\]"),
-    (lambda part: me.mix([part("a"), "data"]), TypeError, r"midepoch datasets, got str\. Make one with midepoch.read"),
+    (
+        lambda part: me.mix([part("a"), "data"]),
+        TypeError,
+        r"midepoch datasets, got str\. Open the files first: midepoch.read",
+    ),
     (lambda part: me.mix({1: part("a")}), TypeError, "must be strings"),
     (lambda part: me.mix([part("a")], seed=0.5), TypeError, "seed must be an integer"),
-    (lambda part: me.mix([part("a")], stop="last"), ValueError, "stop is 'last'; it can be 'first', 'all', 'never'"),
+    (lambda part: me.mix([part("a")], stop="last"), ValueError, "stop is 'last'; it can be 'first', 'all' or 'never'"),
     (with_weights([1]), ValueError, "1 weight for 2 datasets"),
     (with_weights([1, -0.5]), ValueError, "at least 0"),
     (with_weights([1, math.nan]), ValueError, "finite"),

@@ -18,7 +18,7 @@ def read(row, **options):
     files = options.pop("files", None) or NamedFiles(options.pop("data_folder", None))
     function = Messages(
         processor=lambda sample: sample,
-        files=files,
+        files=[files],
         column=options.pop("column", "messages"),
         media_columns={"image": "images", "audio": "audios", "video": "videos"} | options.pop("columns", {}),
         **options,

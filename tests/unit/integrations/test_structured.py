@@ -86,8 +86,8 @@ def test_an_unknown_option_is_refused(tmp_path, call):
 @pytest.mark.parametrize(
     ("option", "value", "error"),
     [
-        ("output_format", "pandas", "output_format is 'pandas'; it can be 'torch', 'numpy', 'arrow', 'dict'"),
-        ("partitioning", "directory", "partitioning is 'directory'; it can be 'hive', or left out"),
+        ("output_format", "pandas", "output_format is 'pandas'; it can be 'torch', 'numpy', 'arrow' or 'dict'"),
+        ("partitioning", "directory", "partitioning is 'directory'; it can be 'hive' or None"),
         ("trust_shared", "no", "trust_shared must be True or False, got 'no'"),
         ("split_bytes", "many", "split_bytes is 'many'"),
         ("split_bytes", 0, "split_bytes is 0; it must be at least 1"),
