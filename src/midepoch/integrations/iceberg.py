@@ -75,7 +75,7 @@ class IcebergDataset(StructuredDataset):
             partitioning=None,
             schema=None,
             columns=snapshot.columns.names if columns is None else columns,
-            filters=_arrow_filter(snapshot, scan_filter, filters),
+            filters=snapshot.filters(scan_filter, filters),
             **options,
         )
         FrontDoor.__init__(self, plan_of(self._arranged(snapshot.open(read), read)))
@@ -157,16 +157,6 @@ def _read_stage(fingerprint: Any) -> Any:
     """What a fingerprint says of the columns that are read: their names, ids and types."""
     stages = fingerprint.get("pipeline") if isinstance(fingerprint, Mapping) else None
     return stages[0] if isinstance(stages, list) and stages else None
-
-
-def _arrow_filter(snapshot: "Snapshot", scan_filter: Any, filters: Any) -> Any:
-    """The filter as an Arrow expression, whichever of the two arguments it came in."""
-    if scan_filter is not None and filters is not None:
-        raise ValueError("scan_filter and filters mean the same. Pass one of them.")
-    if filters is not None and type(filters).__module__.startswith("pyarrow"):
-        return filters
-    wanted = filters if scan_filter is None else scan_filter
-    return None if wanted is None else snapshot.filters(wanted)
 
 
 class Snapshot:
@@ -252,13 +242,18 @@ class Snapshot:
                 deleted.append((first_row + positions.to_numpy())[first_row >= 0])
         return np.unique(np.concatenate(deleted))
 
-    def filters(self, scan_filter: Any) -> Any:
-        """A filter on the table, as an Arrow expression."""
+    def filters(self, scan_filter: Any, filters: Any) -> Any:
+        """The filter as an Arrow expression, whichever of the two arguments it came in."""
         from pyiceberg.expressions import parser
         from pyiceberg.expressions.visitors import bind
         from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-        parsed = parser.parse(scan_filter) if isinstance(scan_filter, str) else scan_filter
+        if scan_filter is not None and filters is not None:
+            raise ValueError("scan_filter and filters mean the same. Pass one of them.")
+        wanted = filters if scan_filter is None else scan_filter
+        if wanted is None or type(wanted).__module__.startswith("pyarrow"):
+            return wanted
+        parsed = parser.parse(wanted) if isinstance(wanted, str) else wanted
         return expression_to_pyarrow(bind(self.schema, parsed, case_sensitive=True), self.schema)
 
 

@@ -520,19 +520,19 @@ def _numbers_now(saved: Mapping[str, Any], files: Sequence[FileFacts]) -> I64 | 
 
 def _check(state: State, rows: FileRows, pipeline: Pipeline) -> None:
     """Raise if the order of the epoch under way cannot be rebuilt from its files alone."""
-    why = None
-    if rows.where is not None:
-        why = "filters leave out other blocks when there are other files"
-    elif state.mode != "example":
-        why = "the epoch was sharded with shard(mode='file')"
-    elif not all(isinstance(step, Shuffle) for step in rows.steps):
-        why = "the rows are cut by take, skip, a survey or a selection"
-    elif len(pipeline.begin) > 1:
-        why = "a stage makes groups of rows, such as a batched map or pack"
-    elif state.reader_progress is not None or not state.positions.in_step:
-        why = "the checkpoint holds what one of several readers delivered, or some were ahead of others"
-    elif state.later:
-        why = "some ranks had begun the next epoch"
+    reasons = {
+        "filters leave out other blocks when there are other files": rows.where is not None,
+        "the epoch was sharded with shard(mode='file')": state.mode != "example",
+        "the rows are cut by take, skip, a survey or a selection": not all(
+            isinstance(one, Shuffle) for one in rows.steps
+        ),
+        "a stage makes groups of rows, such as a batched map or pack": len(pipeline.begin) > 1,
+        "the checkpoint holds what one of several readers delivered, or some were ahead of others": (
+            state.reader_progress is not None or not state.positions.in_step
+        ),
+        "some ranks had begun the next epoch": bool(state.later),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
     if why is not None:
         raise CheckpointMismatchError(
             f"new_files='append' is not possible: {why}. Finish the epoch with the files it had, and add the new ones "

@@ -29,58 +29,39 @@ def from_stateful_dataloader(*checkpoints: Mapping[str, Any], batch_size: int | 
         raise ValueError("Pass the state_dict() of a StatefulDataLoader.")
     if batch_size is not None:
         batch_size = check_integer("batch_size", batch_size, least=1)
-    for checkpoint in checkpoints:
-        _check_kind(checkpoint)
-    per_rank = [_worker_states(checkpoint, batch_size) for checkpoint in checkpoints]
-    if all(len(states) == 1 for states in per_rank):
-        return merge_states([states[0] for states in per_rank])
-    merged = [_rank_states(states) for states in per_rank]
-    if all(_is_of_all_ranks(state) for states in merged for state in states):
-        return merge_states([states[0] for states in merged])
-    return merge_states([state for states in merged for state in states])
-
-
-def _check_kind(checkpoint: Any) -> None:
-    """Raise if this cannot be what ``state_dict()`` of a StatefulDataLoader returned."""
-    if not isinstance(checkpoint, Mapping):
-        raise CheckpointMismatchError(
-            f"This is not the checkpoint of a StatefulDataLoader, but a {type(checkpoint).__name__}. Pass the dict "
-            "that its state_dict() returned, or those of all ranks: from_stateful_dataloader(*checkpoints)."
-        )
-    if "version" in checkpoint and "fingerprint" in checkpoint:
-        raise CheckpointMismatchError(
-            "This is a state of a midepoch dataset or Loader, not of a StatefulDataLoader. Load it as it is: "
-            "loader.load_state_dict(state)."
-        )
+    per_rank = [_rank_states(_worker_states(checkpoint, batch_size)) for checkpoint in checkpoints]
+    if all(_is_of_all_ranks(state) for states in per_rank for state in states):
+        per_rank = [states[:1] for states in per_rank]
+    return merge_states([state for states in per_rank for state in states])
 
 
 def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> list[dict[str, Any]]:
     """The states that the workers' copies of the dataset saved, moved by what was delivered since."""
+    if isinstance(checkpoint, Mapping) and "version" in checkpoint and "fingerprint" in checkpoint:
+        raise CheckpointMismatchError(
+            "This is a state of a midepoch dataset or Loader, not of a StatefulDataLoader. Load it as it is: "
+            "loader.load_state_dict(state)."
+        )
     try:
-        states, steps, last = _snapshot(checkpoint)
+        if "_snapshot" not in checkpoint:
+            states, last = [checkpoint["dataset_state"]], 0
+        else:
+            workers = checkpoint["_snapshot"]["_worker_snapshots"]
+            states = [workers[f"worker_{number}"]["dataset_state"] for number in range(len(workers))]
+            last = checkpoint["_snapshot"].get("_last_yielded_worker_id", 0)
+        if not states or any(not isinstance(state, Mapping) or "version" not in state for state in states):
+            raise ValueError("a worker has no state")
+        steps = check_integer("_steps_since_snapshot", checkpoint.get("_steps_since_snapshot", 0), most=MOST_STEPS)
+        if steps:
+            check_integer("_last_yielded_worker_id", last, most=len(states) - 1)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointMismatchError(
             "This is not the checkpoint of a StatefulDataLoader of a midepoch dataset, or it is damaged "
-            f"({type(error).__name__}: {error}). Pass what its state_dict() returned."
+            f"({type(error).__name__}: {error}). Pass the dict that its state_dict() returned, or those of all ranks: "
+            "from_stateful_dataloader(*checkpoints)."
         ) from error
     upgraded = [checked_state(state) for state in states]
     return _moved(upgraded, steps, last, batch_size) if steps else upgraded
-
-
-def _snapshot(checkpoint: Mapping[str, Any]) -> tuple[list[Any], int, int]:
-    """The workers' states in a checkpoint, the steps since they were taken, and the worker of the last step before."""
-    if "_snapshot" not in checkpoint:
-        states, last = [checkpoint["dataset_state"]], 0
-    else:
-        workers = checkpoint["_snapshot"]["_worker_snapshots"]
-        states = [workers[f"worker_{number}"]["dataset_state"] for number in range(len(workers))]
-        last = checkpoint["_snapshot"].get("_last_yielded_worker_id", 0)
-    if not states or any(not isinstance(state, Mapping) or "version" not in state for state in states):
-        raise ValueError("a worker has no state")
-    steps = check_integer("_steps_since_snapshot", checkpoint.get("_steps_since_snapshot", 0), most=MOST_STEPS)
-    if steps:
-        check_integer("_last_yielded_worker_id", last, most=len(states) - 1)
-    return states, steps, last
 
 
 def _moved(states: list[dict[str, Any]], steps: int, last: int, batch_size: int | None) -> list[dict[str, Any]]:
