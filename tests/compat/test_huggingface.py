@@ -19,7 +19,7 @@ import fast_hf_loader_simple
 import midepoch as me
 from hf import fresh, numbered, rows_of, write_parquet
 from midepoch.formats import arrow
-from midepoch.integrations.huggingface_cache import LoadArguments
+from midepoch.integrations.huggingface import LoadArguments
 from worlds import ids, table
 
 SIZES = [30, 20, 10]
@@ -354,10 +354,10 @@ def test_A3_a_download_mode_that_trusts_no_cache_is_obeyed(load, asked, mode):
 
 PROCESS = """
     import sys, json, time
-    from midepoch.integrations import huggingface_cache as hubcache
+    from midepoch.integrations import huggingface as hubcache
     import midepoch as me
     if sys.argv[4] == "stuck":
-        def stuck(path, record):
+        def stuck(*record):
             print("stuck", flush=True)
             time.sleep(600)
         hubcache._write = stuck

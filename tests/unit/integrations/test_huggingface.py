@@ -7,8 +7,7 @@ from datasets import NamedSplit, ReadInstruction, Split
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from midepoch.integrations.huggingface import Term, _expression, parse, row_ranges, select_terms
-from midepoch.integrations.huggingface_cache import LoadArguments
+from midepoch.integrations.huggingface import LoadArguments, Term, _expression, parse, row_ranges, select_terms
 
 COUNTS = st.fixed_dictionaries(
     {"train": st.integers(0, 100_000), "test": st.integers(0, 150), "a.b": st.integers(0, 9)}

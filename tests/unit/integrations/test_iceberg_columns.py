@@ -12,7 +12,7 @@ from midepoch.errors import DataFormatError
 from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.filters import Where
-from midepoch.integrations.iceberg_columns import (
+from midepoch.integrations.iceberg import (
     FIELD_ID,
     FieldIdIndex,
     NamedField,
