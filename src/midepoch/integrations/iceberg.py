@@ -469,7 +469,7 @@ class FieldIdIndex(WrappedIndex):
     def __reduce__(self) -> tuple[Any, ...]:
         return FieldIdIndex, (self._inner, self._columns, self._values, self._read)
 
-    def schema(self, columns: Sequence[str] | None) -> pa.Schema:
+    def schema(self, columns: Sequence[str] | None) -> pa.Schema:  # noqa: D102
         missing = [name for name in columns or () if name not in self._table.names]
         if missing:
             raise SchemaMismatchError(
@@ -477,11 +477,11 @@ class FieldIdIndex(WrappedIndex):
             )
         return self._table if columns is None else pa.schema([self._table.field(name) for name in columns])
 
-    def stored_name(self, file: int, name: str) -> str | None:
+    def stored_name(self, file: int, name: str) -> str | None:  # noqa: D102
         number = id_of(self._table.field(name))
         return next((str(one.name) for one in self._own(file) if id_of(one) == number), None)
 
-    def open(self, file: int, wanted: pa.Schema) -> BlockReader:
+    def open(self, file: int, wanted: pa.Schema) -> BlockReader:  # noqa: D102
         numbers = set(map(id_of, wanted))
         stored = [one for one in self._own(file) if id_of(one) in numbers]
         inner = self._inner.open(file, pa.schema(stored)) if stored else None
