@@ -9,14 +9,13 @@ import multiprocessing
 import os
 import pickle
 import signal
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, zip_longest
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
@@ -316,19 +315,18 @@ class _Judge(NamedTuple):
 
     def _receive(self, process: BaseProcess, here: Connection) -> tuple[str, Any]:
         """The next message of a process, or how it failed. Workers of a dead process may keep its pipe open."""
-        deadline = time.monotonic() + self.timeout
-        while time.monotonic() < deadline:
-            alive = process.is_alive()
-            with suppress(EOFError):
-                if here.poll(0.1):
-                    return here.recv()  # type: ignore[no-any-return]
-            if not alive:
-                return "failed", (
-                    f"The process of the loader ended with exit code {process.exitcode}. See what it printed. A script "
-                    "that calls check_resume must do so below `if __name__ == '__main__':`."
-                )
-        what = f"The loader hangs: no batch in {self.timeout:g} s"
-        return "failed", f"{what}. Look for workers that wait for each other, or allow more with timeout."
+        ready = wait([here, process.sentinel], self.timeout)
+        with suppress(EOFError):
+            if here.poll():
+                return here.recv()  # type: ignore[no-any-return]
+        if not ready:
+            what = f"The loader hangs: no batch in {self.timeout:g} s"
+            return "failed", f"{what}. Look for workers that wait for each other, or allow more with timeout."
+        process.join(SECONDS_TO_EXIT)
+        return "failed", (
+            f"The process of the loader ended with exit code {process.exitcode}. See what it printed. A script "
+            "that calls check_resume must do so below `if __name__ == '__main__':`."
+        )
 
 
 class _UnfitError(Exception):

@@ -4,6 +4,7 @@ loader = prepare_loader(accelerator, loader)
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, pairwise
 from typing import Any
 
 from midepoch.distributed import Complete, Received, epoch_is_over, one_epoch, own_state, received
@@ -89,15 +90,11 @@ class PreparedLoader(DataLoaderStateMixin):  # type: ignore[misc]
             self.set_epoch(self.epoch)
         self.begin()
         try:
-            ahead = None
-            for following in received(self._loader, one_epoch(self._loader)):
-                if ahead is not None:
-                    yield self._hand_over(ahead)
-                ahead = following
-            if ahead is not None:
-                self.end_of_dataloader = True
-                yield self._hand_over(ahead)
-                self._received = None  # the loop has asked for more than there is: the next epoch follows
+            batches: Iterator[Any] = chain(received(self._loader, one_epoch(self._loader)), [None])
+            for batch, following in pairwise(batches):
+                self.end_of_dataloader = following is None
+                yield self._hand_over(batch)
+            self._received = None  # the loop has asked for more than there is: the next epoch follows
         finally:
             self.end()
 
