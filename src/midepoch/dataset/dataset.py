@@ -575,14 +575,11 @@ class Dataset(Base[Item]):
             )
         if drop_last_batch and (one_to_one or not batched):
             raise ValueError("drop_last_batch=True is for batched=True, and not for one_to_one=True, which keeps all.")
-        if one_to_one:
-            return with_stage(self, MapBatches(call=call, size=size, one_to_one=True, remove_columns=removed))
-        if batched:
-            stage = MapBatches(
-                call=call, size=size, drop_last=drop_last_batch and size != WHOLE_LANE, remove_columns=removed
-            )
-            return with_stage(self, stage)
-        return with_stage(self, Map(call=call, remove_columns=removed))
+        if not batched:
+            return with_stage(self, Map(call=call, remove_columns=removed))
+        drop_last = drop_last_batch and size != WHOLE_LANE
+        stage = MapBatches(call=call, size=size, one_to_one=one_to_one, drop_last=drop_last, remove_columns=removed)
+        return with_stage(self, stage)
 
     def filter(
         self,

@@ -60,21 +60,19 @@ class TableOptions(ReadOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("output_format", self.output_format, get_args(OutputFormat))
-        if self.split_rows is not None:
-            check_integer("split_rows", self.split_rows, least=1)
-        elif self.split_bytes is not None:
-            check_integer("split_bytes", parse_size("split_bytes", self.split_bytes), least=1)
+        _ = self.split_sizes
         check_integer("shuffle_seed", self.shuffle_seed, least=None)
         if self.shuffle_buffer_size is not None:
             check_integer("shuffle_buffer_size", self.shuffle_buffer_size)
 
-    def splitting(self, index: IndexView) -> "Splitting":
-        """Where the files of an index are cut into splits."""
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """The most rows or bytes of a split; nothing if a split is a whole file."""
         if self.split_rows is not None:
-            return Splitting(index=index, most_rows=int(self.split_rows))
+            return {"most_rows": check_integer("split_rows", self.split_rows, least=1)}
         if self.split_bytes is None:
-            return Splitting(index=index)
-        return Splitting(index=index, most_bytes=parse_size("split_bytes", self.split_bytes))
+            return {}
+        return {"most_bytes": check_integer("split_bytes", parse_size("split_bytes", self.split_bytes), least=1)}
 
     @property
     def seed(self) -> int | None:
@@ -139,7 +137,8 @@ class StructuredDataset(FrontDoor):
 
     def _arranged(self, rows: Dataset, options: TableOptions) -> Dataset:
         """Rows in the order, shard and format that the options ask for. Remembers where their files are cut."""
-        self._splitting, self._shuffle_seed = options.splitting(file_rows(rows, "splits").index.view), options.seed
+        self._splitting = Splitting(index=file_rows(rows, "splits").index.view, **options.split_sizes)
+        self._shuffle_seed = options.seed
         return options.arrange(rows, self._splitting)
 
     @classmethod
