@@ -43,6 +43,8 @@ def _worker_states(checkpoint: Mapping[str, Any], batch_size: int | None) -> lis
             "loader.load_state_dict(state)."
         )
     try:
+        if not isinstance(checkpoint, Mapping):  # looking for a key in a loader would iterate over it
+            raise TypeError(f"it is a {type(checkpoint).__name__}")
         if "_snapshot" not in checkpoint:
             states, last = [checkpoint["dataset_state"]], 0
         else:
