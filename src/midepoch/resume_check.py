@@ -164,7 +164,7 @@ def check_resume(
             good = not same and run.failed.startswith("refused")
             return run, Resume(step=step, on=str(on), verdict=run.failed, good=good)
         known = whole or run.ended
-        return run, replace(_compare(expected, before, run.rows(), same=same, ended=known), step=step, on=str(on))
+        return run, _compare(expected, before, run.rows(), step=step, on=str(on), same=same, ended=known)
 
     resumes = []
     for stop in stops:
@@ -197,7 +197,9 @@ def _readers(make_loader: Callable[..., Any]) -> tuple[Readers, list[Readers]]:
     return usual, others + ([] if usual.ranks is None else [usual._replace(ranks=number) for number in (1, 3)])
 
 
-def _compare(expected: list[Row], before: list[Row], after: list[Row], *, same: bool, ended: bool) -> Resume:
+def _compare(
+    expected: list[Row], before: list[Row], after: list[Row], *, step: int, on: str, same: bool, ended: bool
+) -> Resume:
     """What the rows after a resume are, if those before the stop and after it should be the expected ones."""
     places = {name: place for place, (name, _) in enumerate(expected)}
     times, received = Counter(name for name, _ in before + after), {name for name, _ in before}
@@ -227,8 +229,8 @@ def _compare(expected: list[Row], before: list[Row], after: list[Row], *, same: 
     ]
     lost, repeated, changed, late = map(len, faults.values())
     return Resume(
-        step=0,
-        on="",
+        step=step,
+        on=on,
         verdict="; ".join(over + words) + ("" if bad else ", each once") if words else "exact",
         good=not bad,
         lost=lost if same or ended else None,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from midepoch._common.checks import count
+from midepoch._common.checks import cached_property, count
 from midepoch.delivery.plan import Plan
 from midepoch.errors import needs
 from midepoch.index.tables import NumberIndex
@@ -67,17 +67,15 @@ class MapView(Generic[Element]):
     def __init__(self, plan: Plan, epoch: int) -> None:
         """Take a plan whose items are counted. Users call ``dataset.as_map()``."""
         self._plan, self._epoch = plan, epoch
-        self._items: CountedItems | None = None
         self._opened: tuple[int, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_plan": self._plan, "_epoch": self._epoch, "_items": None, "_opened": None}
+        return {"_plan": self._plan, "_epoch": self._epoch, "_opened": None}
 
+    @cached_property
     def _counted(self) -> CountedItems:
-        if self._items is None:
-            pipeline = self._plan.pipeline
-            self._items = PipelineLanes(pipeline, EpochCut(epoch=self._epoch, lanes=1)).counted(0, pipeline.begin)
-        return self._items
+        pipeline = self._plan.pipeline
+        return PipelineLanes(pipeline, EpochCut(epoch=self._epoch, lanes=1)).counted(0, pipeline.begin)
 
     def _source(self) -> Any:
         """What this process holds open. A forked process opens files of its own."""
@@ -86,7 +84,7 @@ class MapView(Generic[Element]):
         return self._opened[1]
 
     def __len__(self) -> int:
-        return self._counted().total()
+        return self._counted.total()
 
     def __getitem__(self, position: int) -> Element:
         """The item at a position. A negative one counts from the end."""
@@ -102,7 +100,7 @@ class MapView(Generic[Element]):
         if not len(numbers):
             return []
         rising, places = np.unique(np.where(numbers < 0, numbers + size, numbers), return_inverse=True)
-        flow = self._counted().flow(self._source(), iter([rising]))
+        flow = self._counted.flow(self._source(), iter([rising]))
         items = [item for item, _, _ in flow.as_single_items()]
         return [items[place] for place in places.tolist()]
 

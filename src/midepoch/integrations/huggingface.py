@@ -297,11 +297,9 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The ranges of rows, without empty ones; a range that begins at the end of the one before is joined to it."""
     joined: list[tuple[int, int]] = []
     for start, stop in ranges:
-        if start == stop:
-            continue
         if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], stop)
-        else:
+            start, _ = joined.pop()
+        if start < stop:
             joined.append((start, stop))
     return joined
 
