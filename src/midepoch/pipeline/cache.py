@@ -43,7 +43,7 @@ from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
 from midepoch.sources.files import FileRows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.columns import Convert
-from midepoch.stages.flow import Flow, single_groups
+from midepoch.stages.flow import Flow
 from midepoch.values.convert import to_arrow, widened
 
 Used = TypeVar("Used")
@@ -368,7 +368,7 @@ class ItemColumns(NamedTuple):
 def item_columns(flow: Flow, where: Where) -> Iterator[ItemColumns]:
     """The items of a flow as columns, ``BATCH_ROWS`` at a time."""
     if flow.row_runs is not None:
-        for run in single_groups(flow.as_row_runs(BATCH_ROWS), BATCH_ROWS):
+        for run in flow.groups(BATCH_ROWS):
             yield ItemColumns({name: run.rows.data[name] for name in run.rows.names}, run.keys.tolist())
         return
     single_items = flow.as_single_items()

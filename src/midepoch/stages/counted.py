@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from midepoch.errors import SurveyMismatchError
 from midepoch.stages.flow import Flow, noting
 
 Names = npt.NDArray[np.object_]
+Numbers = TypeVar("Numbers", I64, U64)
 FIRST, FIRST_AT_ONCE = 64, 8
 """How many rows are checked at least, if there are as many, and how many of these before the first item."""
 SHARE = 16
@@ -212,11 +213,11 @@ def hashes_of(keys: I64, *, batched: bool) -> U64:
     return keys.view(np.uint64) if batched else hash_keys(keys)
 
 
-def sums(hashes: U64, batches: I64, count: int) -> I64:
-    """The keys of this many batches: of each, the sum of the hashes of what it is made of. They say in which it is."""
-    added = np.zeros(count, np.uint64)
-    np.add.at(added, batches, hashes)
-    return added.view(np.int64)
+def added(values: Numbers, places: I64, count: int) -> Numbers:
+    """An array of this length, with the sum of the values at each place."""
+    sums = np.zeros(count, values.dtype)
+    np.add.at(sums, places, values)
+    return sums
 
 
 class CountedOutputs(CountedItems):
@@ -246,10 +247,8 @@ class CountedOutputs(CountedItems):
 
     def costs(self, numbers: I64) -> I64:
         items, inputs, starts, stops = self.inputs_of(numbers)
-        sums = np.zeros(len(numbers), np.int64)
         of_pieces = self._inputs.costs(inputs) if starts is None or stops is None else (stops - starts) ** 2
-        np.add.at(sums, items, of_pieces)
-        return sums
+        return added(of_pieces, items, len(numbers))
 
     def passed(self, cursor: Cursor, tokens_of: TokensOf = np.asarray, *, counting: bool = False) -> Amounts:
         return self._inputs.passed(cursor, tokens_of, counting=counting)
@@ -283,11 +282,7 @@ class CountedOutputs(CountedItems):
 def amounts_of_pieces(items: CountedItems, numbers: I64, tokens: I64 | None) -> Amounts:
     """The amounts of items that come in any order, and of which several pieces may have ``tokens``."""
     unique, places = np.unique(numbers, return_inverse=True)
-    if tokens is None:
-        return items.amounts(unique)
-    sums = np.zeros(len(unique), np.int64)
-    np.add.at(sums, places, tokens)
-    return items.amounts(unique, sums)
+    return items.amounts(unique, None if tokens is None else added(tokens, places, len(unique)))
 
 
 class Outputs(CountedOutputs):
@@ -343,7 +338,7 @@ class Batches(CountedOutputs):
 
     def keys(self, numbers: I64) -> I64:
         pieces = self.inputs_of(numbers)
-        return sums(self._inputs.hashes(pieces.inputs), pieces.items, len(numbers))
+        return added(self._inputs.hashes(pieces.inputs), pieces.items, len(numbers)).view(np.int64)
 
 
 class Groups(CountedOutputs):

@@ -162,6 +162,11 @@ class Flow:
         """The outputs in runs of a multiple of ``size`` rows; only the last run may have a remainder."""
         return _regroup(self.row_runs, size) if self.row_runs is not None else _collect(self, size)
 
+    def groups(self, size: int) -> Iterator[RowRun]:
+        """The outputs in runs of ``size`` rows; the last run may have fewer."""
+        runs = self.as_row_runs(size)
+        return (run.slice(start, min(start + size, len(run))) for run in runs for start in range(0, len(run), size))
+
     def batched_as(self, form: Form) -> "Flow":
         """The same outputs, for a stage that makes batches of a form. Single items are converted with their batch."""
         if self.row_runs is None:
@@ -217,11 +222,6 @@ def check_group_size(size: object) -> None:
         raise ValueError(
             f"batch_size must be an integer of at least 1, got {size!r}. For all items of a lane pass None or -1."
         )
-
-
-def single_groups(runs: Iterator[RowRun], size: int) -> Iterator[RowRun]:
-    """Groups of ``size`` rows, from runs of a multiple of that."""
-    return (run.slice(start, min(start + size, len(run))) for run in runs for start in range(0, len(run), size))
 
 
 class Group(NamedTuple):

@@ -12,16 +12,7 @@ from midepoch._common.checks import count
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import SchemaMismatchError
 from midepoch.stages.counted import rejected_row
-from midepoch.stages.flow import (
-    WHOLE_LANE,
-    Context,
-    Flow,
-    RowRun,
-    SingleItem,
-    check_group_size,
-    resume_groups,
-    single_groups,
-)
+from midepoch.stages.flow import WHOLE_LANE, Context, Flow, RowRun, SingleItem, check_group_size, resume_groups
 from midepoch.stages.stage import FunctionStage, name_of
 from midepoch.values.convert import as_column
 from midepoch.values.rows import Rows
@@ -97,7 +88,7 @@ class MapBatches(FunctionStage):
         return 1 if self.one_to_one else self.size
 
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
-        groups = single_groups(inputs.as_row_runs(self.size), self.size)
+        groups = inputs.groups(self.size)
         if not self.one_to_one:
             return Flow(row_runs=self._outputs(groups, cursor, inputs.skips, context), form=inputs.form)
         runs = (RowRun(self._same_number(group, context), group.cursors, group.keys) for group in groups)
@@ -210,8 +201,8 @@ class Filter(ChoosingStage):
     def flow(self, inputs: Flow, cursor: Cursor, context: Context) -> Flow:
         if self.size is None:
             return inputs.with_single_items(self._items(inputs.as_single_items(), context))
-        groups = single_groups(inputs.as_row_runs(self.size), self.size)
-        return Flow(row_runs=self._runs(groups, context), form=inputs.form, schema=inputs.schema)
+        runs = self._runs(inputs.groups(self.size), context)
+        return Flow(row_runs=runs, form=inputs.form, schema=inputs.schema)
 
     def _items(self, inputs: Iterator[SingleItem], context: Context) -> Iterator[SingleItem]:
         call = self.call

@@ -14,7 +14,6 @@ from midepoch.stages.flow import (
     check_delivered,
     noting,
     resume_groups,
-    single_groups,
 )
 from midepoch.values.rows import Rows
 
@@ -33,7 +32,7 @@ def test_row_runs_have_a_multiple_of_the_size(sizes, single):
     runs = list(flow_of(sizes, single=single).as_row_runs(3))
     assert [len(run) % 3 for run in runs] == [0] * (len(runs) - 1) + [1]
     assert [number for run in runs for number in run.keys.tolist()] == list(range(7))
-    assert [len(group) for group in single_groups(iter(runs), 3)] == [3, 3, 1]
+    assert [len(group) for group in flow_of(sizes, single=single).groups(3)] == [3, 3, 1]
 
 
 def test_items_that_are_no_dicts_make_no_columns():

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from midepoch._common.hashing import I64, digest, hash_keys, mix64
-from midepoch.stages.counted import TracedRows, sums
+from midepoch.stages.counted import TracedRows, added
 from midepoch.stages.flow import keys_inside
 from midepoch.stages.pack.documents import OVERLONG, PackSpec, Values, is_token_mask
 from midepoch.stages.pack.packs import Packs, PlannedPacks
@@ -175,4 +175,4 @@ def keys_of(keys: I64, starts: I64, batches: I64, count: int) -> I64:
     """The keys of batches of pieces of rows with these keys. Later pieces of a row differ."""
     of_pieces, later = keys.copy(), starts > 0
     of_pieces[later] = keys_inside(keys[later], starts[later])
-    return sums(hash_keys(of_pieces), batches, count)
+    return added(hash_keys(of_pieces), batches, count).view(np.int64)

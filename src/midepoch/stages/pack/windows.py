@@ -22,7 +22,7 @@ from midepoch._common.hashing import I64
 from midepoch.checkpoint.lanes import Cursor
 from midepoch.errors import DataChangedError
 from midepoch.stages.counted import CountedItems, Wanted
-from midepoch.stages.flow import Context, Flow, SingleItem, resume_groups, single_groups
+from midepoch.stages.flow import Context, Flow, SingleItem, resume_groups
 from midepoch.stages.pack.documents import DocumentReader, OverlongRow
 from midepoch.stages.pack.packs import Packs, PackStage, Planned, PlannedPacks, pack_form
 
@@ -147,8 +147,7 @@ class PackWindows(PackStage):
 
     def read(self, inputs: Flow, cursor: Cursor, context: Context) -> Iterator[SingleItem]:
         form, reader = pack_form(inputs), DocumentReader(self.spec, context)
-        runs = Flow(row_runs=reader.runs(inputs, repeat(self.window))).as_row_runs(self.window)
-        windows = single_groups(runs, self.window)
+        windows = Flow(row_runs=reader.runs(inputs, repeat(self.window))).groups(self.window)
         for group in resume_groups(windows, cursor, inputs.skips, self.spec.number, context):
             documents = reader.read(group.inputs)
             layout = self.lay_out(documents.lengths, partial(self._place, documents.keys, context))
