@@ -281,8 +281,8 @@ def test_a_length_of_the_survey_off_by_one(pairs, name, error):
 
 
 def test_the_plan_of_the_window_before(pairs, monkeypatch):
-    right = PlannedWindows._plan
-    monkeypatch.setattr(PlannedWindows, "_plan", lambda self, group: right(self, max(0, group - 1)))
+    right = PlannedWindows._look_up
+    monkeypatch.setattr(PlannedWindows, "_look_up", lambda self, group: right(self, max(0, group - 1)))
     found_counted(*pairs["packed"])
 
 

@@ -143,7 +143,7 @@ def test_a_planted_shuffle_that_is_another_for_every_reader(folder, monkeypatch)
 
 
 def test_a_planted_key_that_counts_the_first_piece_of_a_row_for_all(folder, monkeypatch):
-    right = padded.sums
+    right = padded.keys_of
     monkeypatch.setattr(
         padded.TokenBatches,
         "keys",

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -341,7 +341,10 @@ class Batches(CountedOutputs):
         return added(self._inputs.hashes(pieces.inputs), pieces.items, len(numbers)).view(np.int64)
 
 
-class Groups(CountedOutputs):
+Known = TypeVar("Known")
+
+
+class Groups(CountedOutputs, Generic[Known]):
     """The outputs of groups of ``size`` inputs. Groups are counted one after the other, each when it is needed."""
 
     def __init__(self, inputs: CountedItems, size: int, own_numbers: Cursor = (0,)) -> None:
@@ -351,6 +354,20 @@ class Groups(CountedOutputs):
         self._ends: list[int] = []
         """For each group that is counted, the number of outputs up to its end, delivered ones included."""
         self._complete = False
+        self._known: dict[int, Known] = {}
+        self._groups_kept = 1
+
+    @abstractmethod
+    def _look_up(self, group: int) -> Known:
+        """What is known of a group, which says what its outputs are made of."""
+
+    def _known_of(self, group: int) -> Known:
+        """The same. It is kept of a few groups: what is counted is read soon after."""
+        if group not in self._known:
+            while len(self._known) >= self._groups_kept:
+                del self._known[next(iter(self._known))]
+            self._known[group] = self._look_up(group)
+        return self._known[group]
 
     @abstractmethod
     def _outputs(self, group: int) -> int:
@@ -395,6 +412,18 @@ class Groups(CountedOutputs):
         for group in np.unique(groups).tolist():
             yield group, outputs[groups == group] - self._before(group)
 
+    @abstractmethod
+    def _outputs_with(self, group: int, inside: int) -> I64:
+        """The numbers of the items that an input of a group, which is counted, is in."""
+
+    def outputs_of(self, inputs: I64) -> I64:
+        outputs = [inputs[:0]]
+        for number in inputs.tolist():
+            group, inside = divmod(number, self._size)
+            self._counted_until(group)
+            outputs.append(self._outputs_with(group, inside))
+        return np.unique(np.concatenate(outputs))
+
     def cursor(self, items: int) -> Cursor:
         """The resume rule: the group's start and its delivered outputs, or the group's end after its last output."""
         if items == 0:
@@ -408,35 +437,27 @@ class Groups(CountedOutputs):
         return (*self._inputs.cursor(group * self._size), *own_numbers)
 
 
-class Kept(Groups):
+class Kept(Groups[I64]):
     """The rows of files that surveyed filters keep. Some of those that are left out are read too: see ``Checked``."""
 
     def __init__(self, rows: CountedItems) -> None:
         super().__init__(rows, CHUNK)
-        self._last: tuple[int, I64] = (-1, np.empty(0, np.int64))
         self._kept_read = self._others_read = 0
 
     def _outputs(self, group: int) -> int:
-        return len(self._kept_in(group))
+        return len(self._known_of(group))
 
-    def _kept_in(self, group: int) -> I64:
+    def _look_up(self, group: int) -> I64:
         """The rows in a group that are kept."""
-        if self._last[0] != group:
-            members = self._members(group)
-            self._last = group, members[self._inputs.kept(members)] if len(members) else members
-        return self._last[1]
+        members = self._members(group)
+        return members[self._inputs.kept(members)] if len(members) else members
 
     def inputs_of(self, numbers: I64) -> Pieces:
-        inputs = [self._kept_in(group)[inside] for group, inside in self._by_group(numbers)]
+        inputs = [self._known_of(group)[inside] for group, inside in self._by_group(numbers)]
         return Pieces(np.arange(len(numbers)), np.concatenate([numbers[:0], *inputs]))
 
-    def outputs_of(self, inputs: I64) -> I64:
-        outputs = [inputs[:0]]
-        for number in inputs.tolist():
-            group = number // self._size
-            self._counted_until(group)
-            outputs.append(self._before(group) + np.flatnonzero(self._kept_in(group) == number))
-        return np.concatenate(outputs)
+    def _outputs_with(self, group: int, inside: int) -> I64:
+        return self._before(group) + np.flatnonzero(self._known_of(group) == group * self._size + inside)
 
     def cursor(self, items: int) -> Cursor:
         if items == 0:

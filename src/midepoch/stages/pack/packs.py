@@ -20,6 +20,7 @@ from midepoch.stages.counted import (
     Amounts,
     CountedItems,
     Groups,
+    Known,
     Pieces,
     TokensOf,
     Wanted,
@@ -188,7 +189,7 @@ class Planned(NamedTuple):
     """For each pack, its number among those of that input."""
 
 
-class PlannedPacks(Groups):
+class PlannedPacks(Groups[Known]):
     """Packs that are planned from the lengths of a survey. A reader takes only the documents of its own packs."""
 
     _checked_inputs: int | None = None

@@ -115,7 +115,7 @@ class TokenBatches(PackWindows):
 
     spec: PaddedSpec
     makes_batches: ClassVar[bool] = True
-    planned: ClassVar[type[PlannedPacks]] = PlannedBatches
+    planned: ClassVar[type[PlannedPacks[Any]]] = PlannedBatches
 
     def lay_out(self, lengths: I64, place: Callable[[int], str]) -> Packs:
         spec = self.spec

@@ -50,24 +50,21 @@ def cut(lengths: I64, ends: I64, starts: I64, stops: I64) -> Packs:
     return Packs(documents, first_tokens, np.minimum(np.repeat(stops, counts) - begins, of_documents), bounds)
 
 
-class PlannedStream(PlannedPacks):
+class PlannedStream(PlannedPacks[tuple[I64, I64]]):
     """The packs of one stream of tokens, counted.
 
     What ``Groups`` counts are tokens: those of many documents at a time, when they are needed.
     """
 
     _checked_inputs = 1
-    _last: tuple[int, I64, I64] = (-1, np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def _chunk(self, chunk: int) -> tuple[I64, I64]:
+    def _look_up(self, group: int) -> tuple[I64, I64]:
         """The tokens that each document of a chunk adds to the stream, and the number of the token after its last."""
-        if self._last[0] != chunk:
-            sizes = self._stage.sizes(self._lengths_of(self._members(chunk)))
-            self._last = chunk, sizes, np.cumsum(sizes) + self._before(chunk)
-        return self._last[1:]
+        sizes = self._stage.sizes(self._lengths_of(self._members(group)))
+        return sizes, np.cumsum(sizes) + self._before(group)
 
     def _outputs(self, group: int) -> int:
-        return int(self._chunk(group)[0].sum())
+        return int(self._known_of(group)[0].sum())
 
     def has(self, number: int) -> bool:
         return super().has(number * self._spec.length)
@@ -81,7 +78,7 @@ class PlannedStream(PlannedPacks):
         self.has(items)
         end = min(self._delivered + items * self._spec.length, self._ends[-1])
         chunk = bisect_left(self._ends, end)
-        sizes, ends = self._chunk(chunk)
+        sizes, ends = self._known_of(chunk)
         inside = int(np.searchsorted(ends, end, "left"))
         is_whole = ends[inside] == end
         tokens = 0 if is_whole else end - int(ends[inside] - sizes[inside])
@@ -107,7 +104,7 @@ class PlannedStream(PlannedPacks):
         stops = np.minimum(starts + self._spec.length, self._ends[-1])
         documents, all_sizes, all_ends = [], [], []
         for chunk in range(bisect_right(self._ends, starts[0]), bisect_left(self._ends, stops[-1]) + 1):
-            sizes, ends = self._chunk(chunk)
+            sizes, ends = self._known_of(chunk)
             begins = ends - sizes
             # A document with tokens is needed if the first pack that stops after its begin starts before its end.
             pack = np.searchsorted(stops, begins, "right")
@@ -118,23 +115,18 @@ class PlannedStream(PlannedPacks):
         layout = cut(np.concatenate(all_sizes), np.concatenate(all_ends), starts, stops)
         return replace(layout, documents=np.concatenate(documents)[layout.documents])
 
-    def outputs_of(self, inputs: I64) -> I64:
-        found = [inputs[:0]]
-        for number in inputs.tolist():
-            chunk, inside = divmod(number, self._size)
-            self._counted_until(chunk)
-            sizes, ends = self._chunk(chunk)
-            end = int(ends[inside]) - self._delivered
-            first = max(0, end - int(sizes[inside]))
-            found.append(np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0))
-        return np.unique(np.concatenate(found))
+    def _outputs_with(self, group: int, inside: int) -> I64:
+        sizes, ends = self._known_of(group)
+        end = int(ends[inside]) - self._delivered
+        first = max(0, end - int(sizes[inside]))
+        return np.arange(first // self._spec.length, -(-end // self._spec.length) if end > first else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStream(PackStage):
     """Cut one stream of all documents' tokens every ``length``. All packs are full but the last of a lane."""
 
-    planned: ClassVar[type[PlannedPacks]] = PlannedStream
+    planned: ClassVar[type[PlannedPacks[Any]]] = PlannedStream
 
     def __post_init__(self) -> None:
         if self.spec.others == "join":

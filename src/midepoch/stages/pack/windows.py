@@ -33,15 +33,12 @@ DOCUMENTS_PLANNED = 1 << 15
 """Of a lane that is read, the plans of about this many documents are kept from counting until reading."""
 
 
-class PlannedWindows(PlannedPacks):
+class PlannedWindows(PlannedPacks[Packs]):
     """The packs of windows of documents, counted."""
 
     def __init__(self, inputs: CountedItems, stage: "PackWindows", own_numbers: Cursor, context: Context) -> None:
         super().__init__(inputs, stage, own_numbers, context)
         self._lay_out = stage.lay_out
-        self._layouts: dict[int, Packs] = {}
-        """The layouts of some windows."""
-        self._plans_kept = 1
         # Numbers are shared by the position of a window's first row, which must be all that its cursor has.
         shared = context.output_counts is not None and len(inputs.cursor(0)) == 1
         self._shared = context.output_counts() if shared and context.output_counts is not None else None
@@ -68,7 +65,7 @@ class PlannedWindows(PlannedPacks):
     def _outputs(self, group: int) -> int:
         outputs = self._known_outputs(group)
         if outputs is None:
-            outputs = len(self._plan(group))
+            outputs = len(self._known_of(group))
             if self._shared is not None:
                 self._shared.put(self._first_row(group), outputs)
         return outputs
@@ -77,17 +74,13 @@ class PlannedWindows(PlannedPacks):
         """The position of the first document of each of the first windows, and its number of packs."""
         return [(self._first_row(window), self._outputs(window)) for window in range(windows)]
 
-    def _plan(self, group: int) -> Packs:
-        """The layout of a window. A few are kept: what is counted is read soon after."""
-        if group not in self._layouts:
-            while len(self._layouts) >= self._plans_kept:
-                del self._layouts[next(iter(self._layouts))]
-            lengths, first = self._lengths_of(self._members(group)), group * self._size
-            self._layouts[group] = self._lay_out(lengths, lambda document: self._place(first + document))
-        return self._layouts[group]
+    def _look_up(self, group: int) -> Packs:
+        """The layout of a window."""
+        lengths, first = self._lengths_of(self._members(group)), group * self._size
+        return self._lay_out(lengths, lambda document: self._place(first + document))
 
     def _begun(self, documents: int, delivered: int) -> tuple[I64, I64]:
-        layout = self._plan(documents // self._size).select(np.arange(delivered))
+        layout = self._known_of(documents // self._size).select(np.arange(delivered))
         return documents + layout.documents, layout.stops - layout.starts
 
     def _packs_before(self, documents: int, delivered: int, tokens: int) -> int:
@@ -96,13 +89,13 @@ class PlannedWindows(PlannedPacks):
         return self._before(groups) + delivered
 
     def flow(self, opened: Any, wanted: Wanted) -> Flow:
-        self._plans_kept = max(2, DOCUMENTS_PLANNED // self._size)
+        self._groups_kept = max(2, DOCUMENTS_PLANNED // self._size)
         return super().flow(opened, wanted)
 
     def _plans(self, numbers: I64) -> Iterator[Planned]:
         """For each window of these packs, those that it has. Windows are asked for in order."""
         for group, in_group in self._by_group(numbers):
-            layout, counted = self._plan(group), self._ends[group] - self._before(group)
+            layout, counted = self._known_of(group), self._ends[group] - self._before(group)
             if len(layout) != counted:
                 raise DataChangedError(
                     f"{self._spec.op}: a window has {count('pack', len(layout))}, and {self._shared} says {counted:,}. "
@@ -111,14 +104,10 @@ class PlannedWindows(PlannedPacks):
             layout, first = layout.select(in_group), group * self._size
             yield Planned(replace(layout, documents=first + layout.documents), np.full(len(in_group), first), in_group)
 
-    def outputs_of(self, inputs: I64) -> I64:
-        found = [inputs[:0]]
-        for number in inputs.tolist():
-            group, inside = divmod(number, self._size)
-            self._counted_until(group)
-            layout = self._plan(group)
-            found.append(self._before(group) + layout.owners[layout.documents == inside] - self._delivered)
-        return np.unique(np.concatenate(found))
+    def _outputs_with(self, group: int, inside: int) -> I64:
+        layout = self._known_of(group)
+        outputs: I64 = layout.owners[layout.documents == inside]
+        return self._before(group) - self._delivered + outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +117,7 @@ class PackWindows(PackStage):
     strategy: Strategy = "best_fit"
     window: int
     makes_windows: ClassVar[bool] = True
-    planned: ClassVar[type[PlannedPacks]] = PlannedWindows
+    planned: ClassVar[type[PlannedPacks[Any]]] = PlannedWindows
 
     def __post_init__(self) -> None:
         if self.strategy not in list(ASSIGN):
