@@ -146,11 +146,7 @@ def _run_in_processes(
 
 
 def _results(
-    executor: Executor,
-    call: Callable[[J], R],
-    jobs: Iterable[tuple[int, J]],
-    in_flight: int,
-    tick: Callable[[], None],
+    executor: Executor, call: Callable[[J], R], jobs: Iterable[tuple[int, J]], in_flight: int, tick: Callable[[], None]
 ) -> Iterator[tuple[int, R]]:
     """The number of each job with its result, as soon as it is finished. ``in_flight`` are submitted at a time."""
     waiting, running, finished = iter(jobs), dict[Future[R], int](), SimpleQueue[Future[R]]()

@@ -19,15 +19,7 @@ from midepoch.order.selection import Surveyed, Without
 from midepoch.order.windows import Blocks, virtual_counts, virtual_starts
 from midepoch.sources.ahead import OpenFiles
 from midepoch.sources.lane import FileRowsLanes, generations, rows_of_files
-from midepoch.sources.source import (
-    AdoptedCheckpoint,
-    EpochCut,
-    FindSurvey,
-    ItemSpec,
-    Mode,
-    RowFacts,
-    no_survey,
-)
+from midepoch.sources.source import AdoptedCheckpoint, EpochCut, FindSurvey, ItemSpec, Mode, RowFacts, no_survey
 from midepoch.stages.flow import Context
 from midepoch.storage.block_cache import Fetch
 

@@ -43,13 +43,7 @@ NEAR_ROWS, MAX_NEAR = 8192, 4
 class FileRowsLanes:
     """The lanes of one epoch of rows of files."""
 
-    def __init__(
-        self,
-        source: "FileRows",
-        cut: EpochCut,
-        survey: FindSurvey,
-        gone: I64 = NONE,
-    ) -> None:
+    def __init__(self, source: "FileRows", cut: EpochCut, survey: FindSurvey, gone: I64 = NONE) -> None:
         """``gone`` are the rising numbers of rows that were left out after the lanes were cut."""
         self._source, self._cut, self._survey, self._gone = source, cut, survey, gone
         self._left_out: dict[int, set[int]] = {}

@@ -109,7 +109,7 @@ def _stack_numpy(column: Any) -> Any:
         return column
     if type(column).__module__.startswith("torch"):
         return column.numpy()
-    arrays = [np.asarray(value) for value in column] if _all_hold_numbers(column) else []
+    arrays = [np.asarray(value) for value in column] if all(map(holds_numbers, column)) else []
     if arrays and all(array.shape == arrays[0].shape and array.dtype.kind in "biuf" for array in arrays):
         same = all(array.dtype == arrays[0].dtype for array in arrays)
         stacked = np.empty((len(arrays), *arrays[0].shape), arrays[0].dtype) if same else None
@@ -172,10 +172,6 @@ def tensor_from(value: Any) -> Any:
 def is_empty_list(value: Any) -> bool:
     """True for a list or a tuple without values. Beside lists of numbers it is one of them."""
     return isinstance(value, list | tuple) and not value
-
-
-def _all_hold_numbers(column: Sequence[Any]) -> bool:
-    return all(holds_numbers(value) for value in column)
 
 
 def collate(items: Sequence[Any], form: Form, ragged: Callable[[str], bool] | None = None) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.values.arrow import concat_batches, take
-from midepoch.values.columns import Form, arrow_batches, arrow_columns, row_values
+from midepoch.values.columns import TEXTS, Form, arrow_batches, arrow_columns, row_values
 from midepoch.values.convert import as_column, convert_columns, convert_each, convert_values, join_columns
 
 Locate = Callable[[int], tuple[str, int]]
@@ -331,12 +331,5 @@ def _is_sent(kind: pa.DataType) -> bool:
         return all(_is_sent(kind.field(number).type) for number in range(kind.num_fields))
     if pa.types.is_fixed_size_list(kind):
         return not pa.types.is_nested(kind.value_type) and _is_sent(kind.value_type)
-    return bool(
-        pa.types.is_primitive(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_decimal(kind)
-    )
+    is_fixed = pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_decimal(kind)
+    return is_fixed or kind.id in TEXTS
