@@ -22,6 +22,7 @@ from midepoch.order.windows import (
     Blocks,
     PieceCosts,
     bounds_of,
+    by_part,
     distinct,
     windows_of_blocks,
 )
@@ -140,12 +141,7 @@ class Chained:
         self.size = int(self._starts[-1])
 
     def rows(self, positions: I64) -> I64:
-        rows = np.empty_like(positions)
-        owners = np.searchsorted(self._starts, positions, "right") - 1
-        for owner in distinct(np.sort(owners)).tolist():
-            inside = owners == owner
-            rows[inside] = self._orders[owner].rows(positions[inside] - self._starts[owner])
-        return rows
+        return by_part(self._starts, positions, lambda part, places: self._orders[part].rows(places))
 
     def positions(self, rows: I64) -> I64:
         found = [order.positions(rows) + start for order, start in zip(self._orders, self._starts, strict=False)]
@@ -223,13 +219,13 @@ class ShuffledWindows:
 
     def _in_windows(self, move: Callable[[I64, int, int], I64], positions: I64) -> I64:
         """Where ``move`` puts these positions, each inside its window."""
-        windows = np.searchsorted(self._starts, positions, "right") - 1
-        moved = np.empty_like(positions)
-        for window in distinct(np.sort(windows)).tolist():
+
+        def in_window(window: int, places: I64) -> I64:
             start, stop = self._starts[[window, window + 1]].tolist()
-            inside = windows == window
-            moved[inside] = start + move(positions[inside] - start, stop - start, key_of(self._key, window))
-        return moved
+            moved: I64 = start + move(places, stop - start, key_of(self._key, window))
+            return moved
+
+        return by_part(self._starts, positions, in_window)
 
     def piece_starts(self, level: PieceLevel) -> I64:
         """The windows."""

@@ -30,7 +30,7 @@ from midepoch.order.orders import (
     equal_pieces,
     scattered_files_error,
 )
-from midepoch.order.windows import bounds_of, distinct, rows_of_virtual
+from midepoch.order.windows import bounds_of, by_part, distinct, rows_of_virtual
 
 SAMPLED_NUMBERS = 1 << 14
 Bound = int | float | str
@@ -90,14 +90,7 @@ class ChunkedNumbers:
 
     def take(self, indices: I64) -> I64:
         """The numbers at these indices."""
-        chunks = np.searchsorted(self._starts, indices, "right") - 1
-        by_chunk = np.argsort(chunks, kind="stable")
-        changes = np.flatnonzero(np.diff(chunks[by_chunk])) + 1
-        numbers = np.empty(len(indices), np.int64)
-        for of_chunk in np.split(by_chunk, changes) if len(indices) else ():
-            chunk = int(chunks[of_chunk[0]])
-            numbers[of_chunk] = self._chunks[chunk][indices[of_chunk] - self._starts[chunk]]
-        return numbers
+        return by_part(self._starts, indices, lambda chunk, places: self._chunks[chunk][places])
 
     def find(self, numbers: I64) -> I64:
         """The indices of these numbers. All chunks are searched."""

@@ -3,6 +3,7 @@
 All functions are pure, and take a few passes over arrays with one element for each piece.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -134,6 +135,21 @@ def distinct(rising: I64) -> I64:
     """
     kept: I64 = rising[np.append(np.diff(rising) > 0, True)] if len(rising) else rising
     return kept
+
+
+def by_part(starts: I64, positions: I64, find: Callable[[int, I64], I64]) -> I64:
+    """What ``find`` says of positions, given the part that these are in and their places in it.
+
+    Parts begin at ``starts``, and the last one ends with the last of these.
+    """
+    parts = np.searchsorted(starts, positions, "right") - 1
+    in_order = np.argsort(parts, kind="stable")
+    changes = np.flatnonzero(np.diff(parts[in_order])) + 1
+    found = np.empty_like(positions)
+    for of_part in np.split(in_order, changes) if len(positions) else ():
+        part = int(parts[of_part[0]])
+        found[of_part] = find(part, positions[of_part] - starts[part])
+    return found
 
 
 def bounds_of(counts: I64) -> I64:
