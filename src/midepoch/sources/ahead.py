@@ -201,8 +201,12 @@ class OpenFiles:
 
     def expected_bytes(self, number: int) -> int:
         """The bytes of a block in memory, if it grows as those did that were read."""
-        growth = max(1.0, self._decoded / max(1, self._indexed))
-        return int(growth * self.view.block_lengths[number])
+        return int(self.growth * self.view.block_lengths[number])
+
+    @property
+    def growth(self) -> float:
+        """How many times as many bytes as in their files blocks have in memory."""
+        return max(1.0, self._decoded / max(1, self._indexed))
 
     def data(self, number: int) -> Data:
         """The rows of a block: a view, or in memory, or read now.
@@ -475,7 +479,7 @@ class LaneRows:
         Those of the first step are requested at once, the others are added to what is ``requested``.
         """
         missing = [block for block in step.blocks if block not in self._needed]
-        fitting = missing if step is self._planned[0] else self._fitting(step, missing)
+        fitting = missing if step is self._planned[0] else self._fitting(step, missing, waits=not requested)
         requested += fitting
         if step is self._planned[0]:
             self._opened.request(requested)
@@ -488,11 +492,12 @@ class LaneRows:
                 self._needed[block] = max(used if is_used else end, self._needed[block])
         return len(fitting) == len(missing)
 
-    def _fitting(self, step: Step, missing: list[HeldBlock]) -> list[HeldBlock]:
+    def _fitting(self, step: Step, missing: list[HeldBlock], *, waits: bool) -> list[HeldBlock]:
         """The first blocks that may be read ahead now. One more than the first step needs always may.
 
-        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one. If there
-        is not room for a whole group of neighbours, all wait, so that they are fetched together.
+        The next window of a shuffle is read ahead if it fits the bytes of one window together with this one. The first
+        ``waits`` until there is room for a whole group of neighbours, so that they are fetched together, or until less
+        than half of what may be read ahead is held.
         """
         opened, now = self._opened, set(self._planned[0].blocks)
         if opened.nothing_ahead:
@@ -502,7 +507,7 @@ class LaneRows:
         room = opened.bytes_ahead - ahead
         if opened.window_bytes and step.window <= self._planned[0].window + 1:
             room = max(room, opened.window_bytes - held)
-        if ahead and room < opened.group_bytes:
+        if ahead and waits and room < min(opened.growth * opened.group_bytes, opened.bytes_ahead // 2):
             return []
         fitting = int((np.cumsum([opened.expected_bytes(block.number) for block in missing]) <= room).sum())
         fitting = min(fitting, max(0, STEP_BLOCKS - sum(not block.is_done for block in self._needed)))

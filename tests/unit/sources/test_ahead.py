@@ -462,6 +462,22 @@ def test_blocks_of_a_store_are_requested_ahead_as_far_as_asked_for(read_ahead, l
     assert least <= max(count for count, _ in held) <= most
 
 
+def test_neighbouring_blocks_of_a_store_are_fetched_together_all_the_time():
+    index = remote_index("together", 100)
+    length = int(index.view.block_lengths.max())
+    opened = OpenFiles(index, index.schema(None), 1, Fetch(read_ahead=24 * length))
+    opened.sizes, groups, read = StepSizes(50, 50, 1), [], opened.blocks.read
+    opened.blocks.read = lambda numbers: (groups.append(len(numbers)), read(numbers))[1]
+    watch(
+        opened,
+        LaneRows(opened, Sequential(index.view.file_starts, index.view.block_starts)).runs(iter([np.arange(10_000)])),
+    )
+    opened.close()
+    assert sum(groups) == 100
+    assert max(groups) == 3
+    assert len(groups) < 60
+
+
 def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(row_groups):
     opened, order, _ = opened_of(file_rows(row_groups, "test").index)
     opened.sizes = StepSizes(16, 16, 1)
