@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,25 +122,38 @@ def zstd_texts(rows: int, files: int = 4) -> Path:
 
 def jpegs(rows: int, files: int = 4) -> Path:
     """Smooth random pictures of 500 × 375 as JPEG, with their numbers, in Arrow streams of 100 rows a batch."""
-    from PIL import Image
-
-    def jpeg(rng: np.random.Generator) -> bytes:
-        coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
-        written = io.BytesIO()
-        coarse.resize((500, 375), Image.Resampling.BICUBIC).save(written, "JPEG", quality=90)
-        return written.getvalue()
 
     def write(folder: Path) -> None:
         rng, each = np.random.default_rng(9), min(100, rows // files)
         for number, first in enumerate(range(0, rows, rows // files)):
             starts = range(first, first + rows // files, each)
             batches = (
-                pa.RecordBatch.from_pydict({"number": range(at, at + each), "jpeg": [jpeg(rng) for _ in range(each)]})
+                pa.RecordBatch.from_pydict({"number": range(at, at + each), "jpeg": [_jpeg(rng) for _ in range(each)]})
                 for at in starts
             )
             _write_stream(folder / f"part-{number:04}.arrow", batches)
 
     return _made(f"jpegs-{rows}", write)
+
+
+def tars(rows: int, shards: int = 8, pictures: int = 500) -> Path:
+    """Samples of a JPEG and a class in tar files, as WebDataset writes them. The pictures repeat."""
+
+    def member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+
+    def write(folder: Path) -> None:
+        rng, each = np.random.default_rng(10), -(-rows // shards)
+        images = [_jpeg(rng) for _ in range(min(pictures, rows))]
+        for first in range(0, rows, each):
+            with tarfile.open(folder / f"part-{first // each:04}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+                for number in range(first, min(first + each, rows)):
+                    member(tar, f"{number:09}.jpg", images[number % len(images)])
+                    member(tar, f"{number:09}.cls", b"%d" % (number % 1000))
+
+    return _made(f"tars-{rows}", write)
 
 
 def sources(files: int, rows: int) -> Path:
@@ -172,6 +186,15 @@ def tables(files: int, groups: int, rows: int) -> Path:
             pq.write_table(pa.table(columns), path, row_group_size=rows, use_dictionary=False, compression="none")
 
     return _made(f"tables-{files}-{groups}-{rows}", write)
+
+
+def _jpeg(rng: np.random.Generator) -> bytes:
+    from PIL import Image
+
+    coarse = Image.fromarray(rng.integers(0, 256, (24, 32, 3), dtype=np.uint8))
+    written = io.BytesIO()
+    coarse.resize((500, 375), Image.Resampling.BICUBIC).save(written, "JPEG", quality=90)
+    return written.getvalue()
 
 
 def _made(name: str, write: Callable[[Path], None]) -> Path:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.peers.measures import MEASURES, MOST_READ, RefusedError
-from benchmarks.peers.view import NotMeasuredError, NotOfferedError, View
+from benchmarks.peers.view import NotMeasuredError, NotOfferedError, View, refuse_what_few_offer
 
 
 def answer(contender: ModuleType, request: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
@@ -26,10 +26,12 @@ def answer(contender: ModuleType, request: dict[str, Any], kept: dict[str, Any])
         if request["do"] == "versions":
             return {"versions": {name: metadata.version(name) for name in request["packages"]}}
         if request["do"] == "prepare":
+            refuse_what_few_offer(sys.argv[1], request["kind"])
             if request["rows"] > MOST_READ and contender.STATES == "read":
                 raise NotMeasuredError("to write the data, and to make the state, all rows would have to be read")
             _prepare(contender, request["kind"], Path(request["source"]), Path(request["folder"]))
             return {}
+        refuse_what_few_offer(sys.argv[1], request["view"].get("work", ""))
         options = dict(request["options"])
         if request["do"] == "resume":
             options["kept"] = kept

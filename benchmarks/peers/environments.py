@@ -125,7 +125,7 @@ CONTENDERS = (
         name="datasets",
         label="datasets + StatefulDataLoader",
         packages=("datasets", "torchdata"),
-        requirements=(*COMMON, *OWN, "datasets==5.2.0", "torchdata==0.11.0"),
+        requirements=(*COMMON, *OWN, "datasets==5.2.0", "torchdata==0.11.0", "transformers==5.22.2"),
     ),
     Contender(
         name="litdata",

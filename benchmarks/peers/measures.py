@@ -27,10 +27,13 @@ class RefusedError(Exception):
     """The library raised an error when its own state was loaded."""
 
 
-def speed(contender: ModuleType, view: View, *, ahead: int, seconds: float, per_row: int = 1) -> Figures:
+def speed(
+    contender: ModuleType, view: View, *, ahead: int, seconds: float, per_row: int = 1, tokens: bool = False
+) -> Figures:
     """Rows a second by the clock, and rows a second of processor time of the process and its workers.
 
-    Both times ``per_row``. A busy machine changes the first and hardly the second.
+    Both times ``per_row``; with ``tokens``, tokens without padding in place of rows. A busy machine changes the first
+    and hardly the second.
 
     Passes are timed to their end, until there are enough ``seconds`` of them. Of passes with workers, the first
     ``ahead`` rows are left out, as many as libraries make ahead while their workers start: they would count as speed,
@@ -39,7 +42,7 @@ def speed(contender: ModuleType, view: View, *, ahead: int, seconds: float, per_
     ends there.
     """
     loader = contender.load(view)
-    count: Callable[[Any], int] = work.rows_of if view.batch_size else _one
+    count: Callable[[Any], int] = work.tokens_of if tokens else work.rows_of if view.batch_size else _one
     rows, clock, worked = 0, 0.0, 0.0
     while clock < seconds:
         before, begun = processor_seconds_of_tree(os.getpid()), time.perf_counter()
@@ -112,6 +115,15 @@ def _state_after(contender: ModuleType, view: View, rows: int) -> Any:
     state = loader.state_dict()
     _close(loader, items)
     return pickle.loads(pickle.dumps(state))
+
+
+def padding(contender: ModuleType, view: View) -> Figures:
+    """The share of a pass that is padding, in percent."""
+    tokens = places = 0
+    for batch in contender.load(view):
+        tokens += work.tokens_of(batch)
+        places += batch["attention_mask"].numel()
+    return {"value": 100 * (1 - tokens / places)}
 
 
 def state(contender: ModuleType, view: View, *, batches: int) -> Figures:
@@ -196,6 +208,7 @@ MEASURES: dict[str, Callable[..., Figures]] = {
     "speed": speed,
     "start": start,
     "resume": resume,
+    "padding": padding,
     "state": state,
     "exact": exact,
     "memory": memory,

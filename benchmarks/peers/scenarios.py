@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import data
-from benchmarks.peers.view import PACK
+from benchmarks.peers.view import BUDGET, PACK, ROWS_OF_A_BUDGET
 
 BATCH = 64
 PER_CORE = "(per core)"
@@ -25,6 +25,7 @@ class Sizes:
     tokens: int
     documents: int
     images: int
+    samples: int
     small: int
     resumed: int
     numbers: tuple[int, ...]
@@ -44,6 +45,7 @@ WHOLE = Sizes(
     tokens=64_000,
     documents=40_000,
     images=4_000,
+    samples=20_000,
     small=20_000,
     resumed=100_000,
     numbers=(10**5, 10**6, 10**7, 10**8, 10**9),
@@ -62,6 +64,7 @@ QUICK = Sizes(
     tokens=1_000,
     documents=100,
     images=96,
+    samples=960,
     small=1_000,
     resumed=1_000,
     numbers=(10**4,),
@@ -115,6 +118,7 @@ def source(kind: str, rows: int) -> Path:
         "tokens": data.tokens,
         "documents": data.documents,
         "images": data.jpegs,
+        "tars": data.tars,
         "numbers": lambda rows: data.many(*_files(rows)),
     }
     return makers[kind](rows)
@@ -128,10 +132,10 @@ def _files(rows: int) -> tuple[int, int]:
 def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
     """All of them, in the order of the report."""
 
-    def speed(label: str, kind: str, rows: int, per_row: int = 1, **view: Any) -> Case:
+    def speed(label: str, kind: str, rows: int, per_row: int = 1, tokens: bool = False, **view: Any) -> Case:
         workers = view.get("workers", 0)
         ahead = min(AHEAD * max(2, workers), rows // 3) if workers else 0
-        options = {"ahead": ahead, "seconds": sizes.seconds, "per_row": per_row}
+        options = {"ahead": ahead, "seconds": sizes.seconds, "per_row": per_row, "tokens": tokens}
         return Case(
             label=label,
             measure="speed",
@@ -319,6 +323,40 @@ def scenarios(sizes: Sizes) -> tuple[Scenario, ...]:
             cases=tuple(
                 speed(f"{n} workers", "images", sizes.images, work="decode", batch_size=16, workers=n)
                 for n in sizes.few
+            ),
+        ),
+        Scenario(
+            key="14-tar",
+            title="Tar files of samples",
+            unit="samples/s",
+            more=True,
+            note="A JPEG and a class, as bytes; block shuffle, batches of 64.",
+            cases=tuple(speed(f"{n} workers", "tars", sizes.samples, shuffle="block", workers=n) for n in sizes.few),
+        ),
+        Scenario(
+            key="15-padded",
+            title="Padded batches of whole documents",
+            unit="million tokens/s",
+            more=True,
+            note="Documents of lognormal length, grouped by length, as tensors with an attention mask: "
+            f"{BUDGET:,} tokens a batch where there is a budget, {ROWS_OF_A_BUDGET} rows elsewhere. Padding does not "
+            "count.",
+            cases=(speed("", "documents", sizes.documents, tokens=True, work="padded", shuffle="row"),),
+        ),
+        Scenario(
+            key="16-padding",
+            title="Padding in these batches",
+            unit="%",
+            more=False,
+            note="The share of all places of an epoch.",
+            cases=(
+                Case(
+                    label="padding",
+                    measure="padding",
+                    rows=sizes.documents,
+                    view={"kind": "documents", "work": "padded", "shuffle": "row"},
+                    once=True,
+                ),
             ),
         ),
     )

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 SEED = 7
 PACK = 2048
+BUDGET = 32_768  # tokens of a padded batch, padding included
+ROWS_OF_A_BUDGET = 16  # of the documents, for samplers that have a fixed number of rows
 
 
 class NotOfferedError(Exception):
@@ -26,6 +28,9 @@ class View:
     - "texts" with "tokenise": ``input_ids``, made by :func:`benchmarks.peers.work.tokenise`.
     - "tokens": int32 tensors of 2,048 tokens a row.
     - "documents" with "concat" or "whole": packs of ``PACK`` tokens; with "whole" no document is cut to fill a pack.
+    - "documents" with "padded": tensors of whole documents, grouped by length and padded, with an ``attention_mask``.
+      A batch has at most ``BUDGET`` tokens, or ``ROWS_OF_A_BUDGET`` rows.
+    - "tars": the members of samples in tar files as bytes, not decoded.
     - "images" with "decode": uint8 tensors of 3 × 224 × 224 a row, made by :func:`benchmarks.peers.work.decode`.
     - "numbers": dicts of two numbers.
     """
@@ -36,6 +41,20 @@ class View:
     workers: int = 0
     shuffle: str = ""
     work: str = ""
+
+
+FEW = {
+    "tars": ({"midepoch", "webdataset", "datasets"}, "it does not read tar files of samples"),
+    "padded": ({"midepoch", "datasets"}, "it does not group rows by their length"),
+}
+"""What few libraries offer: a kind of data or of work, who has it, and what is said of the others."""
+
+
+def refuse_what_few_offer(name: str, asked: str) -> None:
+    """Raise if a library does not have this kind of data or work."""
+    offered_by, reason = FEW.get(asked, ({name}, ""))
+    if name not in offered_by:
+        raise NotOfferedError(reason)
 
 
 class Loader(Protocol):

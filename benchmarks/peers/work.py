@@ -43,6 +43,11 @@ def rows_of(batch: Any) -> int:
     return len(batch)
 
 
+def tokens_of(batch: Mapping[str, Any]) -> int:
+    """The tokens of a padded batch, without padding."""
+    return int(batch["attention_mask"].sum())
+
+
 def numbers_of(batch: Any) -> list[int]:
     """The column ``number`` of a batch of texts, which names its rows."""
     column = batch["number"] if isinstance(batch, Mapping) else [row["number"] for row in batch]

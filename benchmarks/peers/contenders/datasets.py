@@ -12,10 +12,14 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 import datasets
+import pyarrow.compute as pc
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.peers import work
-from benchmarks.peers.view import PACK, SEED, NotOfferedError, View
+from benchmarks.peers.view import PACK, ROWS_OF_A_BUDGET, SEED, NotOfferedError, View
 
 STATES = "read"
 SHARDS = 64
@@ -40,10 +44,30 @@ def _columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
+def _pad(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    tokens = [row["input_ids"] for row in rows]
+    masks = [torch.ones(len(one), dtype=torch.int64) for one in tokens]
+    return {
+        "input_ids": pad_sequence(tokens, batch_first=True),
+        "attention_mask": pad_sequence(masks, batch_first=True),
+    }
+
+
+def _grouped_by_length(dataset: datasets.Dataset) -> Any:
+    """What the Trainer of transformers does with ``group_by_length``."""
+    from transformers.trainer_pt_utils import LengthGroupedSampler
+
+    lengths = pc.list_value_length(dataset.data["input_ids"]).to_pylist()
+    sampler = LengthGroupedSampler(ROWS_OF_A_BUDGET, lengths=lengths)
+    return DataLoader(dataset.with_format("torch"), batch_size=ROWS_OF_A_BUDGET, sampler=sampler, collate_fn=_pad)
+
+
 def load(view: View) -> Any:
     dataset = _dataset(view)
     if view.work == "whole":
         raise NotOfferedError("packing is a function of yours; the documentation shows concatenation")
+    if view.work == "padded":
+        return _grouped_by_length(dataset)
     columns = dataset.column_names
     if view.work == "tokenise":
         dataset = dataset.map(_tokenise, batched=True, batch_size=64, remove_columns=columns)
@@ -67,6 +91,11 @@ def load(view: View) -> Any:
 
 
 def _dataset(view: View) -> Any:
+    if view.kind == "tars":
+        files = sorted(glob(f"{view.folder}/*.tar"))
+        dataset = datasets.load_dataset("webdataset", data_files=files, split="train", streaming=True)
+        dataset = dataset.cast_column("jpg", datasets.Image(decode=False))
+        return dataset.shuffle(seed=SEED, buffer_size=1000, max_buffer_input_shards=1)
     if view.kind == "parquet":
         files = sorted(glob(f"{view.folder}/*.parquet"))
         dataset = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)

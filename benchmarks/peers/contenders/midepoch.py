@@ -5,7 +5,7 @@ from typing import Any
 import midepoch as me
 from benchmarks import data
 from benchmarks.peers import work
-from benchmarks.peers.view import PACK, SEED, View
+from benchmarks.peers.view import BUDGET, PACK, SEED, View
 from midepoch.checkpoint.state import signed
 
 STATES = "computed"
@@ -29,6 +29,8 @@ def load(view: View) -> Any:
     elif view.work in ("concat", "whole"):
         strategy = "concat" if view.work == "concat" else "best_fit"
         dataset = dataset.pack(PACK, strategy=strategy).with_format("torch")
+    elif view.work == "padded":
+        return me.Loader(dataset.batch_by_tokens(BUDGET, overlong="alone"), num_workers=view.workers)
     elif view.work == "decode":
         dataset = dataset.map(_decode, remove_columns=["jpeg"]).with_format("torch")
     elif view.kind == "tokens":

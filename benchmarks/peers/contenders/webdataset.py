@@ -1,4 +1,4 @@
-"""WebDataset: data are written as tar files first, with eight of them, so that every worker has some."""
+"""WebDataset: other data than tar files are written as such first, eight of them, so that every worker has some."""
 
 from glob import glob
 from pathlib import Path
@@ -18,6 +18,9 @@ SHARDS = 8
 def prepare(kind: str, source: Path, folder: Path) -> None:
     import pyarrow as pa
 
+    if kind == "tars":
+        folder.symlink_to(source)
+        return
     if kind in ("parquet", "documents"):
         raise NotOfferedError({"parquet": "it reads tar files", "documents": "packing is a function of yours"}[kind])
     if kind == "numbers":
@@ -40,6 +43,10 @@ def _fields(kind: str, row: dict[str, Any]) -> dict[str, Any]:
     if kind == "images":
         return {"jpg": row["jpeg"], "cls": row["number"]}
     return {"json": row}
+
+
+def _members(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"jpg": sample["jpg"], "cls": sample["cls"]}
 
 
 def _row(sample: dict[str, Any]) -> Any:
@@ -69,7 +76,9 @@ def load(view: View) -> Any:
     dataset = wds.WebDataset(files, shardshuffle=SHARDS if view.shuffle else False, seed=SEED)
     if view.shuffle:
         dataset = dataset.shuffle(1000)
-    if view.kind == "images":
+    if view.kind == "tars":
+        dataset = dataset.map(_members)
+    elif view.kind == "images":
         dataset = dataset.map(_image)
     else:
         dataset = dataset.decode().map(_tokens if view.kind == "tokens" else _row)
