@@ -7,9 +7,13 @@ delivery costs, on any number of cores.
 
 import argparse
 import logging
+import os
+import signal
 import time
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,12 @@ def slow(row: dict[str, Any]) -> dict[str, Any]:
     """A row after 20 ms, as if an image were decoded."""
     time.sleep(0.02)
     return {"image": np.zeros((64, 64, 3), np.uint8)}
+
+
+def known(row: dict[str, Any]) -> dict[str, Any]:
+    """A row by its number, and the process that made it."""
+    time.sleep(0.02)
+    return {"id": row["id"], "process": os.getpid()}
 
 
 def large(row: dict[str, Any]) -> dict[str, Any]:
@@ -70,11 +80,44 @@ def compare(rows: int, numbers: Sequence[int], repeats: int) -> list[Figure]:
     return figures
 
 
+def rows_of(batches: Iterable[dict[str, Any]], kill_after: int | None = None) -> list[int]:
+    """The numbers of all rows, in their order; after some batches, the process that made the last one is killed."""
+    rows: list[int] = []
+    for number, batch in enumerate(batches):
+        rows += batch["id"].tolist()
+        if number == kill_after:
+            os.kill(int(batch["process"][-1]), signal.SIGKILL)
+    return rows
+
+
+def at_a_kill(rows: int, number: int) -> list[Figure]:
+    """What a killed worker, and a second pass, change in the rows and in their order."""
+    dataset = me.from_indexable([{"id": row} for row in range(rows)]).map(known)
+    theirs = ray.data.range(rows, override_num_blocks=4 * number).map(known, concurrency=number)
+
+    def ours() -> Any:
+        return me.Loader(dataset, BATCH, num_workers=number, workers=RayWorkers(num_cpus=1))
+
+    makers = {"RayWorkers": ours, "Ray Data": lambda: theirs.iter_torch_batches(batch_size=BATCH)}
+    figures = []
+    for name, make in makers.items():
+        undisturbed, again, killed = rows_of(make()), rows_of(make()), rows_of(make(), kill_after=5)
+        lost, repeated = Counter(undisturbed) - Counter(killed), Counter(killed) - Counter(undisturbed)
+        figures += [
+            figure(f"{name}: rows lost after a worker was killed", lost.total()),
+            figure(f"{name}: rows repeated", repeated.total()),
+            figure(f"{name}: rows at another place", sum(map(ne, undisturbed, killed))),
+            figure(f"{name}: rows at another place in a second pass", sum(map(ne, undisturbed, again))),
+        ]
+    return figures
+
+
 def main() -> None:
     """Run the benchmark on a cluster of two nodes, and print its table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data, to see that everything runs")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4, 8], help="the numbers of workers")
+    parser.add_argument("--kill", action="store_true", help="only what a killed worker changes")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -84,7 +127,9 @@ def main() -> None:
     try:
         cluster.add_node(**node)
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
-        show("Workers of Ray", compare(*((320, given.workers, 1) if given.quick else (800, given.workers, 2))))
+        show("A killed worker", at_a_kill(640, 2))
+        if not given.kill:
+            show("Workers of Ray", compare(*((320, given.workers, 1) if given.quick else (800, given.workers, 2))))
     finally:
         ray.shutdown()
         cluster.shutdown()
