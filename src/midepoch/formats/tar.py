@@ -8,12 +8,15 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from midepoch._common.checks import count
-from midepoch.errors import DataFormatError
+from midepoch.errors import DataFormatError, MidepochError
 from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, SpannedReader, read_as
 from midepoch.formats.text.records import BLOCK_BYTES, BLOCK_RECORDS
 from midepoch.storage.objects import Location, Span, StoredFile, open_bytes, open_file
@@ -34,6 +37,8 @@ MOST_NAME_BYTES = 1 << 20
 """A header that only describes the next one has no longer content."""
 NEAR_LOCAL, NEAR_STORED = 16 << 10, 1 << 20
 """What a walk reads rather than seek over it."""
+LARGE, PIECES = 32 << 20, 4
+"""An object of this size that Energon has indexed is walked in several pieces at once."""
 KINDS = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp"), "Image"),
     **dict.fromkeys(("flac", "wav", "mp3"), "Audio"),
@@ -162,8 +167,30 @@ def _all_members(path: Location) -> list[Member]:
     """All members of a file, in its order."""
     with open_file(path) as opened:
         size = opened.size()
+    read_at = open_bytes(path).read_at
     near = NEAR_STORED if isinstance(path, StoredFile) else NEAR_LOCAL
-    return list(_members(path, _Windows(open_bytes(path).read_at, near).read_at, size, 0))
+
+    def walked(begin: int, end: int | None) -> list[Member]:
+        return list(_members(path, _Windows(read_at, near).read_at, size, begin, end))
+
+    if isinstance(path, StoredFile) and size >= LARGE and (starts := _energon_starts(path, size)):
+        try:
+            with ThreadPoolExecutor(PIECES) as pool:
+                return list(chain.from_iterable(pool.map(walked, [0, *starts], [*starts, None])))
+        except DataFormatError as error:
+            log.warning("%s.idx is not used, because it is of another file: %s", path, error)
+    return walked(0, None)
+
+
+def _energon_starts(path: StoredFile, size: int) -> list[int]:
+    """Where some samples begin that divide a file into pieces, as the index beside it says; empty if it has none."""
+    index = path.beside(".idx")
+    try:
+        starts = np.frombuffer(index.read_at(min(index.size, size // UNIT * 8) // 8 * 8, 0), "<u8")
+    except MidepochError:
+        return []
+    chosen = {int(starts[len(starts) * piece // PIECES]) for piece in range(1, PIECES)} if len(starts) else set()
+    return sorted(one for one in chosen if 0 < one < size)
 
 
 class _Windows:
@@ -186,7 +213,7 @@ def _members(
     read_at: Callable[[int, int], bytes],
     size: int,
     begin: int,
-    end: int | None = None,
+    end: int | None,
     *,
     verify: bool = True,
 ) -> Iterator[Member]:
@@ -199,7 +226,7 @@ def _members(
     while end is None or at < end:
         header = read_at(UNIT, at)
         if len(header) < UNIT:
-            raise _truncated(path, size)
+            raise _truncated(path, size) if at else _no_header(path, at, header)
         if not any(header):
             _check_end(path, at, read_at(min(size - at, NEAR_LOCAL), at))
             return

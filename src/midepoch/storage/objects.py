@@ -65,6 +65,10 @@ class StoredFile:
         """The version that is read."""
         return self._opened().version
 
+    def beside(self, suffix: str) -> "StoredFile":
+        """The object whose name is that of this one, and a suffix. It may not exist."""
+        return StoredFile(self._store, self._url + suffix)
+
     def open(self) -> pa.NativeFile:
         """The object as a file with its own read position."""
         return pa.PythonFile(SeekableFile(self), mode="r")

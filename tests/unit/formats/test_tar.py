@@ -291,6 +291,53 @@ def test_blocks_are_read_in_one_request_each(tmp_path):
         assert client.read == [extent[:2]]
 
 
+def test_the_index_of_energon_makes_no_difference(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tar, "LARGE", 1)
+    content = numbered_tar(tmp_path / "a.tar", 0, 400, 4000).read_bytes()
+    plain, _ = stored(content)
+    expected = scan_file(plain)
+    with tarfile.open(tmp_path / "a.tar") as file:
+        starts = [member.offset for member in file if member.name.endswith(".id")]
+    walked = []
+    members = tar._members
+
+    def noted(path, read_at, size, begin, end):
+        walked.append((begin, end))
+        return members(path, read_at, size, begin, end)
+
+    monkeypatch.setattr(tar, "_members", noted)
+    pieces = [starts[401 * piece // 4] for piece in (1, 2, 3)]
+    wrong = [start + 512 for start in starts]
+    for index, walks in (
+        ([*starts, len(content) - 1024], [*zip([0, *pieces], [*pieces, None], strict=True)]),
+        ([], [(0, None)]),
+        ([1 << 60, 3, 7], [(0, None)]),
+        (wrong, [(0, None)]),
+    ):
+        file, _client = stored(content)
+        beside, _other = stored(np.array(index, "<u8").tobytes())
+        monkeypatch.setattr(file, "beside", lambda suffix, beside=beside: beside)
+        walked.clear()
+        caplog.clear()
+        assert scan_file(file) == expected
+        assert set(walks) <= set(walked)
+        assert ("is not used, because it is of another file" in caplog.text) == (
+            index == wrong or index[:1] == [1 << 60]
+        )
+
+
+def test_an_index_of_energon_that_points_into_a_sample_is_not_used(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tar, "LARGE", 1)
+    inner = numbered_tar(tmp_path / "inner.tar", 0, 3).read_bytes().rstrip(b"\0")
+    inner += bytes(-len(inner) % 512)  # without the zeros at its end
+    content = write_tar(tmp_path / "a.tar", [("a.tar", inner), ("b.tar", b"")], tarfile.GNU_FORMAT).read_bytes()
+    file, _ = stored(content)
+    beside, _ = stored(np.array([512], "<u8").tobytes())  # where the inner file begins with a header too
+    monkeypatch.setattr(file, "beside", lambda suffix: beside)
+    assert [rows for *_, rows in scan_file(file).blocks] == [2]
+    assert "is not used, because it is of another file" in caplog.text
+
+
 def test_the_command_line_knows_them(tmp_path, capsys):
     from midepoch.cli.main import main
 
