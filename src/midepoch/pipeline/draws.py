@@ -30,7 +30,7 @@ from midepoch.stages.counted import (
     join_traced,
     sum_amounts,
 )
-from midepoch.stages.flow import Flow, RowRun, SingleItem
+from midepoch.stages.flow import Flow, RowRun, SingleItem, noting
 from midepoch.values.rows import concat
 
 if TYPE_CHECKING:
@@ -95,9 +95,15 @@ def part_salt(name: str, times_ended: int) -> int:
     return key_of("part", name, times_ended) & LOW_BITS
 
 
-def flow_of_pass(name: str, times_ended: int, flow: Flow) -> Flow:
-    """A pass over a part. Cursors begin with how often the part has ended, and no other pass has its keys."""
+def flow_of_pass(name: str, times_ended: int, flow: Flow, left_out: set[int] | None = None) -> Flow:
+    """A pass over a part. Cursors begin with how often the part has ended, and no other pass has its keys.
+
+    The keys of those items that only keep their places are added to ``left_out``.
+    """
     salt = part_salt(name, times_ended)
+
+    if left_out is not None and flow.left_out is not None:
+        flow = noting(flow, partial(_note_left_out, left_out, flow.left_out, salt))
     if flow.row_runs is None:
         items = ((item, (times_ended, *own), (key ^ salt) & LOW_BITS) for item, own, key in flow.as_single_items())
         return flow.with_single_items(items)
@@ -106,6 +112,10 @@ def flow_of_pass(name: str, times_ended: int, flow: Flow) -> Flow:
         for run in flow.row_runs
     )
     return replace(flow, row_runs=runs)
+
+
+def _note_left_out(left_out: set[int], of_part: set[int], salt: int, keys: list[int]) -> None:
+    left_out.update((key ^ salt) & LOW_BITS for key in keys if key in of_part)
 
 
 ReadFlow = Callable[[Flow], Iterator[T]]
@@ -171,8 +181,12 @@ def known_draws(parts: I32, waiting: Sequence[PartRows]) -> int:
 class Draws:
     """The draws of a lane from its position on. Each object is good for one pass over them."""
 
-    def __init__(self, lanes: "MixtureLanes", lane: int, cursor: Cursor, opened: Any) -> None:
+    def __init__(
+        self, lanes: "MixtureLanes", lane: int, cursor: Cursor, opened: Any, left_out: set[int] | None
+    ) -> None:
         """Take the lanes of the mixture, a lane, its cursor, and what ``Mixture.open`` returned."""
+        self.left_out = left_out
+        """The keys of items that only keep their places, as far as these were drawn; None if there are none."""
         self._lanes, self._lane, self._opened, self._stop = lanes, lane, opened, lanes.mixture.stop
         self._positions = lanes.mixture.part_positions(cursor)
         self._cursors: list[Cursor] = [(drawn, times_ended, *own) for drawn, times_ended, own in self._positions]
@@ -186,8 +200,8 @@ class Draws:
         empty_passes = -(cursor != begin)  # the first pass began before: its rest may have no items, and it had some
         while empty_passes < EMPTY_PASSES:
             empty_passes += 1
-            flow = self._lanes.flow_of_part(self._opened, self._lane, part, times_ended, cursor)
-            for found in read(flow_of_pass(name, times_ended, flow)):
+            flow = self._lanes.of_part(part, times_ended).flow(self._opened.parts[part], self._lane, cursor)
+            for found in read(flow_of_pass(name, times_ended, flow, self.left_out)):
                 empty_passes = 0
                 yield found
             if self._stop != "never":
@@ -510,6 +524,8 @@ class CountedDraws(CountedItems):
 
 class ReadDraws:
     """The wanted draws of one reader. Each part is asked for its items of an array of draws when they are needed."""
+
+    left_out = None
 
     def __init__(self, items: CountedDraws, opened: Any, wanted: Wanted) -> None:
         self._items, self._opened, self._wanted = items, opened, wanted

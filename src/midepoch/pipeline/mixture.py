@@ -5,9 +5,9 @@ since the schedule began, how often the part has come to its end, and the part's
 function of the weights, the seed, the lane and those counts.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -18,14 +18,12 @@ from midepoch.checkpoint.state import edits_of_part
 from midepoch.errors import CheckpointMismatchError
 from midepoch.pipeline.adopt import adopt_mixture
 from midepoch.pipeline.draws import (
-    LOW_BITS,
     CountedDraws,
     Draws,
     PartPosition,
     ReadDraws,
     Stop,
     join_positions,
-    part_salt,
     split_positions,
 )
 from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
@@ -41,7 +39,7 @@ from midepoch.sources.source import (
     no_survey,
     sum_counts,
 )
-from midepoch.stages.flow import Context, Flow, noting
+from midepoch.stages.flow import Context, Flow
 from midepoch.stages.pack.documents import TOKENS
 
 STOPS: tuple[str, ...] = get_args(Stop)
@@ -139,8 +137,8 @@ class Mixture:
         """Draws as a flow: in runs if all parts are unchanged rows with one schema, else one by one."""
         form, batched = self.item_spec
         if self.schema is not None:
-            return Flow(row_runs=draws.row_runs(), form=form)
-        return Flow(single_items=draws.single_items(), form=form, batched=batched)
+            return Flow(row_runs=draws.row_runs(), form=form, left_out=draws.left_out)
+        return Flow(single_items=draws.single_items(), form=form, batched=batched, left_out=draws.left_out)
 
     def adopt(self, then: Mapping[str, Any]) -> AdoptedCheckpoint:
         """Accept a checkpoint of a mixture, also one with other weights or parts: each part keeps its own position."""
@@ -172,10 +170,6 @@ class MixtureLanes:
         self.mixture, self._cut = mixture, cut
         # All lanes share an epoch's order. While some lanes are a pass ahead of others, the orders of both are needed.
         self.of_part = lru_cache(maxsize=EPOCHS_KEPT * len(mixture.parts))(self._cut_part)
-        self._left_out: dict[int, set[int]] = {}
-
-    def note_masked(self, lane: int, left_out: set[int]) -> None:
-        self._left_out[lane] = left_out
 
     def _cut_part(self, part: int, times_ended: int) -> PipelineLanes:
         """The lanes of a pass over a part. One that starts over does so in its next epoch, with another shuffle."""
@@ -216,8 +210,9 @@ class MixtureLanes:
 
     def flow(self, opened: OpenMixture, lane: int, cursor: Cursor) -> Flow:
         """The items of a lane, in runs of rows if the parts have a common schema."""
-        pass_rows = self._pass_rows(lane) if self.mixture.stop == "never" else None
-        return replace(self.mixture.flow_of(Draws(self, lane, cursor, opened)), pass_rows=pass_rows)
+        left_out = set[int]() if self._cut.masks else None
+        flow = self.mixture.flow_of(Draws(self, lane, cursor, opened, left_out))
+        return replace(flow, pass_rows=self._pass_rows(lane) if self.mixture.stop == "never" else None)
 
     def _pass_rows(self, lane: int) -> int:
         """How many draws take at least all items of each part once."""
@@ -231,20 +226,6 @@ class MixtureLanes:
 
     def counted(self, lane: int, cursor: Cursor) -> CountedDraws:
         return CountedDraws(self, lane, cursor)
-
-    def flow_of_part(self, opened: OpenMixture, lane: int, part: int, times_ended: int, cursor: Cursor) -> Flow:
-        """The items of a pass over a part in a lane."""
-        lanes, name = self.of_part(part, times_ended), self.mixture.names[part]
-        flow = lanes.flow(opened.parts[part], lane, cursor)
-        if lane in self._left_out and lane in lanes.left_out:
-            mask = partial(_note_masked, self._left_out[lane], lanes.left_out[lane], part_salt(name, times_ended))
-            flow = noting(flow, mask)
-        return flow
-
-
-def _note_masked(left_out: set[int], of_part: Set[int], salt: int, keys: list[int]) -> None:
-    """Add the keys that the mixture gives to those items of a part that are masked."""
-    left_out.update((key ^ salt) & LOW_BITS for key in keys if key in of_part)
 
 
 def _no_row(key: int) -> tuple[str, int]:

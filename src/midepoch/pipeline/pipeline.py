@@ -312,8 +312,6 @@ class PipelineLanes:
         self.deferred = False
         """True if items of a uniform pipeline go to another process: rows that no function needs are ``RowItems``."""
         self.packs = PackCounts()
-        self.left_out: dict[int, set[int]] = {}
-        """For each lane that was opened, the keys of the masked rows that were read, if there are any."""
         self.source = pipeline.source.cut(self.cut, lambda: pipeline.known_survey)
 
     @classmethod
@@ -396,13 +394,13 @@ class PipelineLanes:
         """The items of a lane from a cursor on. Each stage gets the cursor's numbers up to its own."""
         width = len(self.pipeline.source.begin)
         context = replace(self.pipeline.context(self.cut.epoch), packs=self.packs)
-        if self.cut.masks:
-            left_out = self.left_out.setdefault(lane, set())  # one for all flows of the lane
-            self.source.note_masked(lane, left_out)
+        flow = self.source.flow(opened, lane, cursor[:width])
+        left_out = flow.left_out
+        if left_out is not None:
             context = replace(context, left_out=left_out)
         make = partial(self._through_stages, cursor, context)
-        flow = self.source.flow(opened, lane, cursor[:width])
-        return watched(flow, make) if flow.pass_rows is not None and self.pipeline.first_resizing else make(flow)
+        watches = flow.pass_rows is not None and self.pipeline.first_resizing
+        return replace(watched(flow, make) if watches else make(flow), left_out=left_out)
 
     def _through_stages(self, cursor: Cursor, context: Context, flow: Flow) -> Flow:
         width, stages = len(self.pipeline.source.begin), self.pipeline.stages

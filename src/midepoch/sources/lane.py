@@ -8,6 +8,7 @@ last by ranges of file numbers. The last has all other files.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -46,7 +47,6 @@ class FileRowsLanes:
     def __init__(self, source: "FileRows", cut: EpochCut, survey: FindSurvey, gone: I64 = NONE) -> None:
         """``gone`` are the rising numbers of rows that were left out after the lanes were cut."""
         self._source, self._cut, self._survey, self._gone = source, cut, survey, gone
-        self._left_out: dict[int, set[int]] = {}
         if cut.appended:
             generations(cut.appended, len(source.index.view.names))  # a damaged state raises here, not at the first row
             if source.where is not None or not all(isinstance(step, Shuffle) for step in source.steps):
@@ -87,14 +87,13 @@ class FileRowsLanes:
         starts = range(cursor[0], stop, POSITIONS_AT_ONCE)
         positions = (np.arange(at, min(at + POSITIONS_AT_ONCE, stop)) for at in starts)
         if self._cut.masks and len(self._gone):
-            return noting(self.flow_at(opened, lane, positions), partial(self._note_masked, self._left_out[lane]))
+            left_out: set[int] = set()
+            flow = noting(self.flow_at(opened, lane, positions), partial(self._note_masked, left_out))
+            return replace(flow, left_out=left_out)
         gone = self._gone_positions(lane)
         return self.flow_at(
             opened, lane, (some[~np.isin(some, gone)] for some in positions) if len(gone) else positions
         )
-
-    def note_masked(self, lane: int, left_out: set[int]) -> None:
-        self._left_out[lane] = left_out
 
     def _note_masked(self, left_out: set[int], keys: list[int]) -> None:
         left_out.update(np.intersect1d(keys, self._gone).tolist())

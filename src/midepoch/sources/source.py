@@ -121,9 +121,6 @@ class Lanes(Protocol):
     def counted(self, lane: int, cursor: Cursor) -> CountedItems:
         """The same items, counted without reading. Only of what is counted."""
 
-    def note_masked(self, lane: int, left_out: set[int]) -> None:
-        """Add the keys of masked rows to ``left_out``, whenever they are read in a lane that is opened from now on."""
-
 
 class RowFacts(Protocol):
     """What a survey knows of rows, by their numbers, without reading them."""

@@ -141,6 +141,8 @@ class Flow:
     """True if an earlier stage may skip items because of errors."""
     deferred: bool = False
     """True if items go to another process: rows that no function of this one needs are then ``RowItems``."""
+    left_out: set[int] | None = None
+    """The keys of items that only keep their places in packs, as far as these were read; None if there are none."""
     pass_rows: int | None = None
     """About how many items of a mixture that never ends are one pass over all parts; None of everything else."""
 
