@@ -15,10 +15,9 @@ from midepoch._common.files import check_trust
 from midepoch.dataset.dataset import Dataset, Row, from_source, plan_of, with_stage
 from midepoch.formats import MAX_RECORD_BYTES, NO_LIMIT, file_suffixes
 from midepoch.index.build import SCAN_THREADS, open_index
-from midepoch.index.hive import HiveIndex, below_hive_folders
 from midepoch.index.index import Index
 from midepoch.index.saved import trusted_index_folder
-from midepoch.index.schemas import UnionIndex
+from midepoch.index.schemas import HiveIndex, UnionIndex, below_hive_folders
 from midepoch.index.tables import NumberIndex
 from midepoch.index.tokens import MEGATRON_DTYPES, TokenIndex, TokenLayout
 from midepoch.sources.files import FileRows

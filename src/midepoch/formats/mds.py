@@ -19,7 +19,7 @@ from midepoch._common.hashing import I64
 from midepoch.errors import DataFormatError
 from midepoch.formats.base import MAX_RECORD_BYTES, Block, Format, Scan, SpannedReader, check_inflation, read_as
 from midepoch.formats.text.records import BLOCK_BYTES, BLOCK_RECORDS, block_ends
-from midepoch.storage.objects import Location, Span, StoredFile, open_file
+from midepoch.storage.objects import Location, Span, open_file
 from midepoch.values.features import FEATURE
 
 CODECS = {".br": "brotli", ".bz2": "bz2", ".gz": "gzip", ".snappy": "snappy", ".zstd": "zstd"}
@@ -242,8 +242,6 @@ def _codec(path: Location) -> str | None:
 
 
 def _size(path: Location) -> int:
-    if isinstance(path, StoredFile):
-        return path.size
     with open_file(path) as file:
         return int(file.size())
 

@@ -24,9 +24,8 @@ from midepoch.delivery.passes import Pass
 from midepoch.errors import CheckpointMismatchError, DataFormatError, NoDataError, SchemaMismatchError, needs
 from midepoch.extending import FrontDoor
 from midepoch.formats import Block, BlockReader
-from midepoch.index.hive import WithConstants
 from midepoch.index.index import Index, IndexView, WrappedIndex
-from midepoch.index.schemas import BYTES, TEXT
+from midepoch.index.schemas import BYTES, TEXT, WithConstants
 from midepoch.integrations.structured import OutputFormat, StructuredDataset, TableOptions
 from midepoch.order.selection import Deletes
 from midepoch.storage.urls import local_path

@@ -41,11 +41,20 @@ def check_unchanged(path: str, indexed: FileStamp) -> None:
     except NoDataError as error:
         raise DataChangedError(f"{error} It was there when the dataset was opened: restore it.") from error
     if now != indexed:
-        what = f"{indexed.size:,} bytes then, {now.size:,} now" if now.size != indexed.size else "same size"
-        raise DataChangedError(
-            f"{path} was changed while it was in use ({what}). Rows of two versions must not be mixed: open the "
-            "dataset again and start over. To resume from a checkpoint, restore the file first."
-        )
+        raise changed_error(path, difference(indexed.size, now.size))
+
+
+def changed_error(name: str, what: str) -> DataChangedError:
+    """The error for a file or object that is not the version that was indexed."""
+    return DataChangedError(
+        f"{name} was changed while it was in use ({what}). Rows of two versions must not be mixed: open the dataset "
+        "again and start over. To resume from a checkpoint, restore it first."
+    )
+
+
+def difference(then: int, now: int) -> str:
+    """How the sizes of two versions differ."""
+    return f"{then:,} bytes then, {now:,} now" if then != now else "same size, another version"
 
 
 _maps: WeakValueDictionary[FileVersion, pa.Buffer] = WeakValueDictionary()

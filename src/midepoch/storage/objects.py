@@ -8,7 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from midepoch.errors import DataChangedError, MidepochError, NoDataError
+from midepoch.errors import MidepochError, NoDataError
+from midepoch.storage.local import changed_error, difference
 from midepoch.storage.retry import OtherVersionError
 from midepoch.storage.store import Client, Handle, Store, read_exactly
 
@@ -113,12 +114,14 @@ class StoredFile:
             try:
                 return read_exactly(handle, end - begin, begin)
             except OtherVersionError:
-                raise self._changed("another version") from None
+                raise changed_error(self._url, "another version") from None
 
         try:
             return self._store.request(read, self._url)
         except MidepochError as error:
-            self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error
+            self.failure = (
+                changed_error(self._url, "it is gone, or shorter") if isinstance(error, NoDataError) else error
+            )
         raise self.failure
 
     def _opened(self) -> Handle:
@@ -132,18 +135,14 @@ class StoredFile:
         try:
             handle = self._store.open(self._url, self._size)
         except MidepochError as error:
-            self.failure = self._changed("it is gone, or shorter") if isinstance(error, NoDataError) else error
+            self.failure = (
+                changed_error(self._url, "it is gone, or shorter") if isinstance(error, NoDataError) else error
+            )
             raise self.failure from None
         if self._size not in (None, handle.size) or self._version not in (None, handle.version):
-            self.failure = self._changed(_difference(self._size or 0, handle.size))
+            self.failure = changed_error(self._url, difference(self._size or 0, handle.size))
             raise self.failure
         return handle
-
-    def _changed(self, what: str) -> DataChangedError:
-        return DataChangedError(
-            f"{self._url} was changed while it was in use ({what}). Rows of two versions must not be mixed: open the "
-            "dataset again and start over. To resume from a checkpoint, restore the object first."
-        )
 
 
 class Fetched:
@@ -232,7 +231,3 @@ def open_file(path: Location) -> pa.NativeFile:
 def open_bytes(path: Location) -> Bytes:
     """The same, for several threads at once: every read names its own position."""
     return path if isinstance(path, StoredFile) else pa.OSFile(path)
-
-
-def _difference(then: int, now: int) -> str:
-    return f"{then:,} bytes then, {now:,} now" if then != now else "same size, another version"

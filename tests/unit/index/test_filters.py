@@ -15,7 +15,7 @@ from midepoch.formats import Range
 from midepoch.index import filters
 from midepoch.index.build import open_index
 from midepoch.index.filters import SHOWN_CHARACTERS, Predicate, Where, _any_case, _may_match, _of_range, _of_values
-from midepoch.index.hive import HiveIndex
+from midepoch.index.schemas import HiveIndex
 from midepoch.index.tables import TableIndex
 
 field = pc.field
