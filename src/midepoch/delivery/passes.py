@@ -39,17 +39,9 @@ class Progress:
     session: Any
 
     def __init__(
-        self,
-        session: AnySession,
-        reader: int,
-        delivered: ReaderProgress | None = None,
-        workers: int = 1,
-        own_sum: int = 0,
+        self, session: AnySession, reader: int, delivered: ReaderProgress | None = None, workers: int = 1
     ) -> None:
-        """Start with the session, or after what was ``delivered`` of it, which added ``own_sum`` to a digest.
-
-        A rank has ``workers`` readers.
-        """
+        """Start with the session, or after what was ``delivered`` of it. A rank has ``workers`` readers."""
         self.session, self.reader, self.workers = session, reader, workers
         self.reading = Reading(session.lanes)
         """What this process has taken to make items."""
@@ -59,7 +51,7 @@ class Progress:
         self._current = NO_TURNS
         self._remaining: Iterator[Any] = iter(())
         self._turns_before_current = 0 if delivered is None else delivered.turns
-        self._sum_before_current = own_sum
+        self._sum_before_current = 0 if session.start.digest is None else session.start.digest.own
 
     def check(self) -> None:
         """Raise if the state from which this was restored says what no run can have reached."""

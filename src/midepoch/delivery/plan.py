@@ -25,32 +25,28 @@ from midepoch.stages.stage import Stage
 
 
 def progress_from(
-    pipeline: Pipeline, start: State, reader: int, readers: int, delivered: ReaderProgress | None = None, **own: int
+    pipeline: Pipeline, start: State, reader: int, readers: int, delivered: ReaderProgress | None, workers: int = 1
 ) -> Progress:
     """The progress of a reader that starts from a complete state, or continues after what it ``delivered``."""
     session = session_from(pipeline, start, readers, delivered)
     if isinstance(session, UncountedSession):
-        return ReportedProgress(session, reader, delivered, **own)
-    return Progress(session, reader, delivered, **own)
+        return ReportedProgress(session, reader, delivered, workers)
+    return Progress(session, reader, delivered, workers)
 
 
-def _with_digest(pipeline: Pipeline, state: State, start: State, *, continues: bool = False) -> tuple[State, int]:
-    """The start of a session with the digest of what was delivered before, and what its reader has delivered since.
+def _digest_at(pipeline: Pipeline, state: State, *, continues: bool) -> RowDigest | None:
+    """The digest of what was delivered before a state, if one is kept.
 
-    ``continues`` means that it is a session under way. A session without a digest has none.
+    If its session ``continues``, that has what the reader has delivered since the session began.
     """
-    known = state.digest
+    known = state.digest or RowDigest(unknown=NOT_KEPT)
     if not pipeline.digest:
-        return replace(start, digest=None), 0
+        return None
     if state.lanes is None:
-        known = RowDigest()
-    elif known is None:
-        known = RowDigest(unknown=NOT_KEPT)
-    elif state.appended:
-        known = RowDigest(unknown=CHANGED)
-    if not continues:
-        return replace(start, digest=known.at_start()), 0
-    return replace(start, digest=replace(known, own=0, rank=0, ranks=1)), known.own
+        return RowDigest()
+    if state.digest is not None and state.appended:
+        return RowDigest(unknown=CHANGED)
+    return known if continues else known.at_start()
 
 
 def _remembering(pipeline: Pipeline, start: State, ranks: int) -> State:
@@ -216,8 +212,8 @@ class Plan:
             start = replace(start, lanes=lanes, mode=self.mode, turn=0, positions=positions)
         if delivered is None:
             start = _remembering(pipeline, replace(start, item_rows=pipeline.item_rows), self.ranks)
-        start, own = _with_digest(pipeline, state, start, continues=delivered is not None)
-        return progress_from(pipeline, start, reader, readers, delivered, workers=workers, own_sum=own)
+        start = replace(start, digest=_digest_at(pipeline, state, continues=delivered is not None))
+        return progress_from(pipeline, start, reader, readers, delivered, workers)
 
     def check(self, state: State) -> None:
         """Raise if this process cannot resume from a state, or no run can have reached it."""

@@ -24,9 +24,9 @@ class ReportedProgress(Progress):
     session: UncountedSession
 
     def __init__(
-        self, session: UncountedSession, reader: int, delivered: ReaderProgress | None = None, **own: int
+        self, session: UncountedSession, reader: int, delivered: ReaderProgress | None = None, workers: int = 1
     ) -> None:
-        super().__init__(session, reader, delivered, **own)
+        super().__init__(session, reader, delivered, workers)
         self.rotation = session.assignment.rotation(reader)
         known = {} if delivered is None else {lane: (end, cursor) for lane, end, cursor in delivered.deliveries}
         self._delivered = [known.get(lane, (0, session.positions[lane].cursor)) for lane in self.rotation]
