@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import midepoch as me
 from in_memory import CONTEXT
 from midepoch.stages.flow import Flow, RowRun
 from midepoch.stages.pack.documents import DocumentReader, Documents, PackSpec
+from midepoch.stages.pack.stream import PackStream
 from midepoch.values.rows import Rows
 
 ROWS = [[1, 2, 3], [], [4], [5, 6]]
@@ -81,3 +83,10 @@ def test_some_of_the_documents(mask):
     assert kept.columns["input_ids"].tolist() == [value for values in due for value in values]
     assert kept.lengths.tolist() == list(map(len, due))
     assert kept.keys.tolist() == np.flatnonzero(mask).tolist()
+
+
+@pytest.mark.parametrize("rows", [[], [[]]], ids=["no row", "an empty row"])
+def test_a_cursor_inside_a_document_that_is_gone(rows):
+    runs = [run_of(input_ids=pa.array(rows, pa.list_(pa.int64())))] if rows else []
+    with pytest.raises(me.CheckpointMismatchError, match="2 outputs of a group were delivered"):
+        list(PackStream(spec=spec()).read(Flow(row_runs=iter(runs)), (5, 2), CONTEXT))
