@@ -1,9 +1,11 @@
 """Loaders with and without planted bugs, for the processes of ``check_resume``. They import no torch."""
 
+import atexit
 import multiprocessing
 import os
 import threading
 import time
+from pathlib import Path
 
 ROWS, BATCH = 60, 4
 
@@ -160,6 +162,12 @@ def ranks(rank=0, world_size=1):
 
 def stuck_when_resized(rank=0, world_size=1):
     return Exact(rank, world_size) if world_size == 2 else StartsOver(rank, world_size)
+
+
+def leaves_a_note():
+    """An exact loader whose process leaves a file when it ends by itself."""
+    atexit.register(Path(os.environ["NOTES"], str(os.getpid())).touch)
+    return Exact()
 
 
 def no_state():

@@ -12,11 +12,13 @@ import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, zip_longest
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from midepoch._common.checks import check_integer, count, shortened
@@ -24,23 +26,9 @@ from midepoch._common.checks import check_integer, count, shortened
 SECONDS_TO_EXIT = 10
 Row = tuple[str, str]
 """What a row is known by, and a hash of its content."""
+Layout = Mapping[str, int]
+"""What ``make_loader`` gets in each rank, of ``world_size`` and ``num_workers``."""
 COLORS = ["white", "lightgray", "tab:green", "tab:orange", "tab:red"]
-
-
-class Readers(NamedTuple):
-    """How many ranks read, and how many workers each of them has. None if ``make_loader`` does not take it."""
-
-    ranks: int | None
-    workers: int | None
-
-    def __str__(self) -> str:
-        words = [count(noun, n) for noun, n in (("rank", self.ranks), ("worker", self.workers)) if n is not None]
-        return " of ".join(words) or "the same loader"
-
-    def arguments(self, rank: int) -> dict[str, int]:
-        """What ``make_loader`` gets."""
-        given = {"rank": self.ranks and rank, "world_size": self.ranks, "num_workers": self.workers}
-        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +88,8 @@ class ResumeReport:
 
         figure = Figure(figsize=(9, 1.5 + 0.4 * len(self.resumes)), layout="constrained")
         axes = figure.subplots()
-        for number, one in enumerate(self.resumes):
-            place = (0, self.rows, number + 0.4, number - 0.4)
-            axes.imshow([one.picture or [0]], ListedColormap(COLORS), vmin=0, vmax=4, aspect="auto", extent=place)
-        axes.set_ylim(len(self.resumes) - 0.5, -0.5)
+        pictures = [one.picture or [0] * self.rows for one in self.resumes]
+        axes.imshow(pictures, ListedColormap(COLORS), vmin=0, vmax=4, aspect="auto", interpolation="nearest")
         axes.set_yticks(range(len(self.resumes)), [f"step {one.step}, {one.on}" for one in self.resumes])
         axes.set_xlabel(f"{self.unit} of the uninterrupted run")
         axes.set_title("gray: before the stop; green: once; orange: repeated; red: lost", fontsize=10)
@@ -134,51 +120,56 @@ def check_resume(
         assert report.good, report
     """
     check_integer("steps", steps, least=2)
-    usual, others = _readers(make_loader)
-    judge = _Judge(make_loader, key, timeout)
-    base = judge.run(usual, most=2 * steps).checked()
-    expected, whole, length = base.rows(), base.ended, min(steps, *map(len, base.batches))
+    usual, others = _layouts(make_loader)
+    task = _Task(make_loader=make_loader, key=key, timeout=timeout, layout=usual, most=2 * steps)
+    base = task.run()
+    expected, whole = _rows(base), all(rank.ended for rank in base)
+    length = min(steps, *(len(rank.batches) for rank in base))
     if length < 2:
         raise ValueError(f"The loader yields {length} batch: no place to stop. Give it more rows, or smaller batches.")
-    twice = [name for (name, _), times in Counter(expected).items() if times > 1]
-    if twice or len({name for name, _ in expected}) < len(expected):
+    name, times = Counter(name for name, _ in expected).most_common(1)[0]
+    if times > 1:
         raise ValueError(
-            f"Two rows or batches of the uninterrupted run are the same{f': {twice[0]}' if twice else ''}. Pass a key "
-            "that is unique in an epoch, and let ranks not be padded."
+            f"Two rows or batches of the uninterrupted run are the same: {name}. Pass a key that is unique in an "
+            "epoch, and let ranks not be padded."
         )
     middle = length // 2
     stops = sorted({1, middle, length - 1})
-    stopped = judge.run(usual, stops=stops, most=None if kill else stops[-1]).checked()
-    for row, other in zip(stopped.rows(), expected, strict=False):
+    stopped = replace(task, stops=stops, most=stops[-1], kill=kill).run()
+    for row, other in zip(_rows(stopped), expected, strict=False):
         if row != other:
             raise ValueError(
                 f"Two runs from the beginning differ: {row[0]} and {other[0]}. So no resume can be judged. Seed the "
                 "shuffle and random augmentations, or do not let state_dict() change what comes next."
             )
+    resumes: list[Resume] = []
 
-    def resume(before: list[Row], states: list[bytes], on: Readers, step: int, again: int = 0) -> tuple["_Run", Resume]:
-        ranks, same = on.ranks or 1, on == usual
-        most = 2 * len(expected) if whole else -(-(length - step) * len(states) // ranks)
-        run = judge.run(on, states=states if same else states[:1] * ranks, stops=[again], most=most)
-        if run.failed:
-            good = not same and run.failed.startswith("refused")
-            return run, Resume(step=step, on=str(on), verdict=run.failed, good=good)
-        known = whole or run.ended
-        return run, _compare(expected, before, run.rows(), step=step, on=str(on), same=same, ended=known)
-
-    resumes = []
-    for stop in stops:
-        again = (length - stop) // 2 if stop == middle else 0
-        run, found = resume(stopped.rows(stop), stopped.state(stop), usual, stop, again)
+    def resume(before: list[Row], states: list[bytes], on: Layout, step: int, *, again: bool = False) -> None:
+        """Resume after a step, and ``again`` half-way from there to the end."""
+        ranks, same, later = on.get("world_size", 1), on == usual, (length - step) // 2 * again
+        batches = len(expected) if whole else -(-(length - step) * len(states) // ranks)
+        states = states if same else states[:1] * ranks
+        try:
+            run = replace(task, layout=on, states=states, stops=[later], most=batches).run()
+        except UnfitError as error:
+            good = not same and str(error).startswith("refused")
+            resumes.append(Resume(step=step, on=_words(on), verdict=str(error), good=good))
+            return
+        ended = whole or all(rank.ended for rank in run)
+        found = _compare(expected, before, _rows(run), step=step, on=_words(on), same=same, ended=ended)
         resumes.append(found)
-        if again and found.good:
-            _, found = resume(stopped.rows(stop) + run.rows(again), run.state(again), usual, stop + again)
-            resumes.append(replace(found, on=f"{usual}, the second resume"))
-    resumes += [resume(stopped.rows(middle), stopped.state(middle), on, middle)[1] for on in others]
+        if later and found.good:
+            resume(before + _rows(run, later), [rank.states[later] for rank in run], on, step + later)
+            resumes[-1] = replace(resumes[-1], on=f"{_words(on)}, the second resume")
+
+    for stop in stops:
+        resume(_rows(stopped, stop), [rank.states[stop] for rank in stopped], usual, stop, again=stop == middle)
+    for on in others:
+        resume(_rows(stopped, middle), [rank.states[middle] for rank in stopped], on, middle)
     return ResumeReport(unit="batch" if key is None else "row", rows=len(expected), whole=whole, resumes=resumes)
 
 
-def _readers(make_loader: Callable[..., Any]) -> tuple[Readers, list[Readers]]:
+def _layouts(make_loader: Callable[..., Any]) -> tuple[Layout, list[Layout]]:
     """The ranks and workers of the run, and others that should resume it, as ``make_loader`` takes them."""
     try:
         pickle.dumps(make_loader)
@@ -188,13 +179,20 @@ def _readers(make_loader: Callable[..., Any]) -> tuple[Readers, list[Readers]]:
             f"A new process cannot call {shortened(make_loader)}: {error}. Pass a function that returns a loader, and "
             "define it with def in a module, outside of functions and classes."
         ) from error
-    workers = None
+    usual, others = dict[str, int](), list[Layout]()
     if "num_workers" in parameters:
         default = parameters["num_workers"].default
-        workers = default if isinstance(default, int) and default > 0 else 2
-    usual = Readers(2 if {"rank", "world_size"} <= {*parameters} else None, workers)
-    others = [] if workers is None else [usual._replace(workers=number) for number in (0, workers + 1)]
-    return usual, others + ([] if usual.ranks is None else [usual._replace(ranks=number) for number in (1, 3)])
+        usual["num_workers"] = default if isinstance(default, int) and default > 0 else 2
+        others += [{"num_workers": number} for number in (0, usual["num_workers"] + 1)]
+    if {"rank", "world_size"} <= {*parameters}:
+        usual["world_size"] = 2
+        others += [{"world_size": number} for number in (1, 3)]
+    return usual, [{**usual, **other} for other in others]
+
+
+def _words(layout: Layout) -> str:
+    nouns = {"rank": "world_size", "worker": "num_workers"}
+    return " of ".join(count(noun, layout[name]) for noun, name in nouns.items() if name in layout) or "the same loader"
 
 
 def _compare(
@@ -206,202 +204,170 @@ def _compare(
     known = [places[name] for name, _ in after if name in places]
     reach = len(expected) if ended else max(known, default=-1) + 1 if same else 0
     fresh = [places[name] for name, _ in dict.fromkeys(after) if name in places and name not in received]
+    late = [place for place, top in zip(fresh, accumulate(fresh, max), strict=True) if place < top]
     faults = {
         "loses": [name for name, _ in expected[:reach] if not times[name]],
         "repeats": [name for name, _ in dict.fromkeys(after) if times[name] > 1],
         "changes": [row[0] for row in after if row[0] not in places or row != expected[places[row[0]]]],
-        "delivers out of order": [
-            expected[place][0] for place, top in zip(fresh, accumulate(fresh, max), strict=True) if place < top
-        ],
+        "delivers out of order": [expected[place][0] for place in late],
     }
-    edges = {len(before): " from right after the stop, which were read ahead", len(before) - 1: " before the stop"}
-    words = [
-        f"{what} {len(names):,}"
-        + (edges.get(places[names[0]], "") if what == "loses" else edges[len(before) - 1] * (what == "repeats"))
-        for what, names in faults.items()
-        if names
-    ]
-    bad = [what for what, names in faults.items() if names and (same or what != "delivers out of order")]
+    words = {what: f"{what} {len(names):,}" for what, names in faults.items() if names}
+    if "loses" in words and places[faults["loses"][0]] == len(before):
+        words["loses"] += " from right after the stop, which were read ahead"
+    if "repeats" in words:
+        words["repeats"] += " before the stop"
     over = ["starts over from the beginning"] if known and known[0] == 0 else []
-    picture = [
-        3 if times[name] > 1 else 1 if name in received else 2 if times[name] else 4 * (place < reach)
-        for name, place in places.items()
-    ]
-    lost, repeated, changed, late = map(len, faults.values())
+    bad = [what for what in words if same or what != "delivers out of order"]
     return Resume(
         step=step,
         on=on,
-        verdict="; ".join(over + words) + ("" if bad else ", each once") if words else "exact",
+        verdict="; ".join([*over, *words.values()]) + ("" if bad else ", each once") if words else "exact",
         good=not bad,
-        lost=lost if same or ended else None,
-        repeated=repeated,
-        changed=changed,
-        out_of_order=late,
+        lost=len(faults["loses"]) if same or ended else None,
+        repeated=len(faults["repeats"]),
+        changed=len(faults["changes"]),
+        out_of_order=len(late),
         example="; ".join(f"{what} {faults[what][0]}" for what in bad) or None,
-        picture=picture,
+        picture=[
+            3 if times[name] > 1 else 1 if name in received else 2 if times[name] else 4 * (place < reach)
+            for name, place in places.items()
+        ],
     )
 
 
-@dataclass(kw_only=True)
-class _Run:
-    """What the ranks of a run delivered, and their states."""
-
-    batches: list[list[list[Row]]]
-    states: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    ended: bool = True
-    failed: str | None = None
-
-    def checked(self) -> "_Run":
-        if self.failed:
-            raise ValueError(self.failed)
-        return self
-
-    def rows(self, steps: int | None = None) -> list[Row]:
-        """Those of the first steps, step by step."""
-        turns = zip_longest(*(batches[:steps] for batches in self.batches), fillvalue=())
-        return [row for turn in turns for batch in turn for row in batch]
-
-    def state(self, step: int) -> list[bytes]:
-        return [self.states[step, rank] for rank in range(len(self.batches))]
+class UnfitError(ValueError):
+    """A loader that cannot be judged, or does not resume. The message is for its user."""
 
 
-class _Judge(NamedTuple):
-    """Runs the ranks of a loader in processes of their own."""
+class _Delivered(NamedTuple):
+    """What a rank delivered: the rows of each batch, states by step, and whether its epoch ended."""
+
+    batches: list[list[Row]]
+    states: dict[int, bytes]
+    ended: bool
+
+
+def _rows(ranks: Sequence[_Delivered], steps: int | None = None) -> list[Row]:
+    """The rows of the first steps of all ranks, step by step."""
+    turns = zip_longest(*(rank.batches[:steps] for rank in ranks), fillvalue=())
+    return [row for turn in turns for batch in turn for row in batch]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """A run in which each rank reads a loader in a process of its own."""
 
     make_loader: Callable[..., Any]
     key: str | int | None
     timeout: float
+    layout: Layout
+    most: int
+    """How many batches a rank reads."""
+    states: Sequence[bytes] | None = None
+    stops: Sequence[int] = ()
+    """The steps after which states are saved."""
+    kill: bool = False
 
-    def run(
-        self, readers: Readers, *, most: int | None, stops: Sequence[int] = (), states: Sequence[bytes] | None = None
-    ) -> _Run:
-        """Read up to ``most`` batches of each rank, and take states at the stops. None kills it after the last stop."""
+    def run(self) -> list[_Delivered]:
+        """What the ranks delivered. No process is left."""
         context, method = multiprocessing.get_context("spawn"), multiprocessing.get_start_method(allow_none=True)
-        ranks: dict[int, tuple[BaseProcess, Connection]] = {}
-        run = _Run(batches=[[] for _ in range(readers.ranks or 1)], failed="interrupted")
-        try:
-            for rank in range(readers.ranks or 1):
-                here, there = context.Pipe(duplex=False)
-                how = (self.make_loader, readers.arguments(rank), states and states[rank], self.key, stops, most)
-                process: BaseProcess = context.Process(target=_deliver, args=(there, method, how))
-                process.start()
-                there.close()
-                ranks[rank] = process, here
-            self._collect(run, ranks, last=stops[-1] if most is None else None)
-            return run
-        finally:
-            for process, here in ranks.values():
-                process.join(0 if run.failed or most is None else SECONDS_TO_EXIT)
-                with suppress(ProcessLookupError):  # its workers are in its process group
-                    os.killpg(process.pid or 0, signal.SIGKILL)
-                process.kill()
-                process.join()
-                here.close()
+        running: dict[int, tuple[BaseProcess, Path]] = {}
+        answers: dict[Path, _Delivered] = {}
+        with TemporaryDirectory() as folder:
+            try:
+                for rank in range(self.layout.get("world_size", 1)):
+                    file = Path(folder, str(rank))
+                    process: BaseProcess = context.Process(target=_answer, args=(file, method, self, rank))
+                    process.start()
+                    running[process.sentinel] = process, file
+                while waiting := [one for one, (_, file) in running.items() if file not in answers]:
+                    for process, file in map(running.__getitem__, wait(waiting)):  # type: ignore[arg-type]
+                        answers[file] = self._received(process, file)
+            finally:
+                for process, _ in running.values():
+                    with suppress(ProcessLookupError):  # its workers are in its process group
+                        os.killpg(process.pid or 0, signal.SIGKILL)
+                    process.kill()
+                    process.join()
+        return [answers[file] for _, file in running.values()]
 
-    def _collect(self, run: _Run, ranks: Mapping[int, tuple[BaseProcess, Connection]], *, last: int | None) -> None:
-        reading, run.failed = list(ranks), None
-        while reading and not run.failed:
-            for rank in tuple(reading):
-                kind, value = self._receive(*ranks[rank])
-                batches = run.batches[rank]
-                if kind == "batch":
-                    batches.append(value)
-                elif kind == "state":
-                    run.states[len(batches), rank] = value
-                elif kind == "failed":
-                    run.failed = run.failed or value
-                else:
-                    run.ended = run.ended and value
-                if kind in ("end", "failed") or (kind == "state" and len(batches) == last):
-                    reading.remove(rank)
-
-    def _receive(self, process: BaseProcess, here: Connection) -> tuple[str, Any]:
-        """The next message of a process, or how it failed. Workers of a dead process may keep its pipe open."""
-        ready = wait([here, process.sentinel], self.timeout)
-        with suppress(EOFError):
-            if here.poll():
-                return here.recv()  # type: ignore[no-any-return]
-        if not ready:
-            what = f"The loader hangs: no batch in {self.timeout:g} s"
-            return "failed", f"{what}. Look for workers that wait for each other, or allow more with timeout."
-        process.join(SECONDS_TO_EXIT)
-        return "failed", (
-            f"The process of the loader ended with exit code {process.exitcode}. See what it printed. A script "
-            "that calls check_resume must do so below `if __name__ == '__main__':`."
+    def _received(self, process: BaseProcess, file: Path) -> _Delivered:
+        """The answer of a process that has ended. Raises what went wrong."""
+        process.join()
+        if file.exists():
+            answer: _Delivered | UnfitError = pickle.loads(file.read_bytes())
+            if isinstance(answer, UnfitError):
+                raise answer
+            return answer
+        if process.exitcode == -signal.SIGALRM:
+            hangs = f"The loader hangs: no batch in {self.timeout:g} s"
+            raise UnfitError(f"{hangs}. Look for workers that wait for each other, or allow more with timeout.")
+        raise UnfitError(
+            f"The process of the loader ended with exit code {process.exitcode}. See what it printed. A script that "
+            "calls check_resume must do so below `if __name__ == '__main__':`."
         )
 
+    def read(self, rank: int) -> _Delivered:
+        """Read the batches of a rank. A signal ends the process if one takes too long."""
+        signal.setitimer(signal.ITIMER_REAL, self.timeout)
+        own = {"rank": rank} if "world_size" in self.layout else {}
+        loader = self.make_loader(**self.layout, **own)
+        missing = [name for name in ("__iter__", "state_dict", "load_state_dict") if not hasattr(loader, name)]
+        if missing:
+            raise UnfitError(
+                f"make_loader returned {type(loader).__name__}, which has no {' and no '.join(missing)}. Return a "
+                "loader that has a state, such as torchdata's StatefulDataLoader, or a small class around yours."
+            )
+        with _explained("The loader failed" if self.states is None else "refused"):
+            if self.states is not None:
+                loader.load_state_dict(pickle.loads(self.states[rank]))
+            batches = iter(loader)
+            batch = next(batches, None)
+        got, states = list[list[Row]](), dict[int, bytes]()
+        while batch is not None:
+            if not getattr(loader, "is_padding", False):
+                got.append(rows_of(batch, self.key))
+            if len(got) in self.stops:
+                with _explained("The state cannot be pickled, so no checkpoint can hold it"):
+                    states[len(got)] = pickle.dumps(loader.state_dict())
+            if len(got) == self.most:
+                break
+            signal.setitimer(signal.ITIMER_REAL, self.timeout)
+            batch = next(batches, None)
+        if self.states is None and not got:
+            raise UnfitError("The loader yields nothing. Check its files, and that its shards are no fewer than ranks.")
+        return _Delivered(got, states, batch is None)
 
-class _UnfitError(Exception):
-    """A loader that cannot be judged. The message is for its user."""
 
-
-def _deliver(there: Connection, start_method: str | None, how: tuple[Any, ...]) -> None:
-    """The process of a rank: send the rows of each batch, and states."""
+def _answer(file: Path, start_method: str | None, task: _Task, rank: int) -> None:
+    """The process of a rank: read, write what was delivered or what went wrong, and be killed if that is asked for."""
     os.setpgid(0, 0)
     multiprocessing.set_start_method(start_method, force=True)  # of a loader's workers; else that of this process
     os.dup2(2, 1)  # what libraries print is no answer of the command line
     try:
-        for message in _messages(*how):
-            there.send(message)
-    except BrokenPipeError:  # the process that asked is gone
-        return
-    except Exception as error:
-        if not isinstance(error, _UnfitError):
+        with _explained("The loader failed"):
+            answer: _Delivered | UnfitError = task.read(rank)
+    except UnfitError as error:
+        answer = error
+        if error.__cause__ is not None and not str(error).startswith("refused"):
             traceback.print_exc()
-            error = _UnfitError(f"The loader failed: {_brief(error)}")
-        there.send(("failed", str(error)))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    file.write_bytes(pickle.dumps(answer))
+    if task.kill:
+        os.killpg(0, signal.SIGKILL)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_EXIT)  # then it is ended
 
 
-def _messages(
-    make_loader: Callable[..., Any],
-    arguments: Mapping[str, int],
-    state: bytes | None,
-    key: str | int | None,
-    stops: Sequence[int],
-    most: int | None,
-) -> Iterator[tuple[str, Any]]:
-    loader = make_loader(**arguments)
-    missing = [name for name in ("__iter__", "state_dict", "load_state_dict") if not hasattr(loader, name)]
-    if missing:
-        raise _UnfitError(
-            f"make_loader returned {type(loader).__name__}, which has no {' and no '.join(missing)}. Return a loader "
-            "that has a state, such as torchdata's StatefulDataLoader, or a small class around yours."
-        )
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Say what an error means. Of its text the last line: errors of torch's workers hold a traceback before it."""
     try:
-        if state is not None:
-            loader.load_state_dict(pickle.loads(state))
-        batches = iter(loader)
-        batch = next(batches, None)
+        yield
+    except UnfitError:
+        raise
     except Exception as error:
-        if state is None:
-            raise
-        raise _UnfitError(f"refused: {_brief(error)}") from error
-    step = 0
-    while batch is not None and step != most:
-        if not getattr(loader, "is_padding", False):
-            step += 1
-            yield "batch", rows_of(batch, key)
-        if step in stops:
-            yield "state", _pickled(loader.state_dict())
-        if step != most:
-            batch = next(batches, None)
-    if state is None and not step:
-        raise _UnfitError("The loader yields nothing. Check its files, and that its shards are no fewer than ranks.")
-    yield "end", batch is None
-
-
-def _brief(error: Exception) -> str:
-    """The last line of an error: errors of torch's workers hold a traceback before it."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[-1].strip()}"
-
-
-def _pickled(state: Any) -> bytes:
-    try:
-        return pickle.dumps(state)
-    except Exception as error:
-        raise _UnfitError(
-            f"The state cannot be pickled, so no checkpoint can hold it: {error}. Leave locks and files out of it."
-        ) from error
+        text = (str(error).strip().splitlines() or ["no message"])[-1].strip()
+        raise UnfitError(f"{what}: {type(error).__name__}: {text}") from error
 
 
 def rows_of(batch: Any, key: str | int | None) -> list[Row]:
@@ -414,7 +380,7 @@ def rows_of(batch: Any, key: str | int | None) -> list[Row]:
             return [(f"{key}={row[key]!r}", _hash(row)) for row in plain]
         keys = plain[int(key) if isinstance(plain, list) else key]
     except (LookupError, TypeError, ValueError) as error:
-        raise _UnfitError(
+        raise UnfitError(
             f"A batch has no column {key!r}: {shortened(batch)}. Pass the name of a column, the number "
             "of one of a tuple, or no key."
         ) from error

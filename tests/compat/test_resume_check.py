@@ -28,6 +28,15 @@ def test_an_exact_loader_passes_with_and_without_a_key(kill):
     assert "second resume" in report.resumes[2].on
 
 
+def test_only_the_process_that_saved_the_states_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setenv("NOTES", str(tmp_path))
+    notes = []
+    for kill in (False, True):
+        assert check_resume(judged.leaves_a_note, key="id", kill=kill).good
+        notes.append(len(list(tmp_path.iterdir())))
+    assert notes == [6, 6 + 5]
+
+
 @pytest.mark.parametrize(
     ("make_loader", "verdict", "counts"),
     [
