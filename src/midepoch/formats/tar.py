@@ -35,6 +35,7 @@ DESCRIBING = (LONG_NAME, LONG_LINK, PAX_FOR_ALL, b"x", b"X")
 PAX_RECORD = re.compile(rb"(\d{1,9}) ([^=]+)=")
 MOST_NAME_BYTES = 1 << 20
 """A header that only describes the next one has no longer content."""
+UNPACK = {b"\x1f\x8b": "gunzip", b"\x28\xb5\x2f\xfd": "unzstd", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
 NEAR_LOCAL, NEAR_STORED = 16 << 10, 1 << 20
 """What a walk reads rather than seek over it."""
 LARGE, PIECES = 32 << 20, 4
@@ -225,8 +226,10 @@ def _members(
     described: dict[bytes, bytes] = {}
     while end is None or at < end:
         header = read_at(UNIT, at)
+        if not at:
+            _check_packed(path, header)
         if len(header) < UNIT:
-            raise _truncated(path, size) if at else _no_header(path, at, header)
+            raise _truncated(path, size)
         if not any(header):
             _check_end(path, at, read_at(min(size - at, NEAR_LOCAL), at))
             return
@@ -302,10 +305,17 @@ def _truncated(path: Location, size: int) -> DataFormatError:
 
 
 def _no_header(path: Location, at: int, found: bytes) -> DataFormatError:
-    what = f"is broken at byte {at:,}" if at else "is no tar file, or compressed as a whole"
-    return DataFormatError(
-        f"{path} {what}: there is no header of a member, but {found[:8]!r}. Copy or write it again, or decompress it."
-    )
+    what = "is no tar file" if not at else f"is broken at byte {at:,}"
+    return DataFormatError(f"{path} {what}: there is no header of a member, but {found[:8]!r}. Copy or write it again.")
+
+
+def _check_packed(path: Location, head: bytes) -> None:
+    """Raise if a file begins as compressed ones do."""
+    for magic, tool in UNPACK.items():
+        if head.startswith(magic) and not is_header(head):
+            raise DataFormatError(
+                f"{path} is compressed as a whole, so it cannot be read in place. Decompress it: {tool} {path}"
+            )
 
 
 def _check_end(path: Location, at: int, rest: bytes) -> None:
