@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch.stages.pack.packs import cumulative, ids_within
+from midepoch.stages.pack.padded import PaddedSpec, TokenBatches
 from midepoch.stages.pack.stream import cut
 from midepoch.stages.pack.windows import ASSIGN, pack
 
@@ -166,3 +167,27 @@ def test_some_packs_of_a_layout_and_some_pieces_of_these(strategy):
     some = [[piece for piece in whole[number] if piece[0] % 3] for number in numbers.tolist()]
     assert pieces_of(chosen.keep(kept)) == some
     assert [] in some
+
+
+@many
+@given(lengths_of_documents, st.integers(8, 90), st.sampled_from([None, 1, 5]), st.sampled_from([1, 8]))
+def test_F6_no_padded_batch_exceeds_its_tokens_and_rows(lengths, max_tokens, max_rows, multiple_of):
+    spec = PaddedSpec(
+        length=max_tokens // multiple_of * multiple_of,
+        max_tokens=max_tokens,
+        max_rows=max_rows,
+        multiple_of=multiple_of,
+        pads=(("input_ids", 0),),
+        column="input_ids",
+        overlong="cut",
+        eos=None,
+        pad=None,
+        labels=None,
+        number=1,
+    )
+    layout = TokenBatches(spec=spec, window=60).lay_out(lengths, str)
+    batches = [one for one in sizes_of(layout) if one]
+    assert sum(map(sum, batches)) == lengths.sum()
+    assert all(spec.places(np.array(one)) <= max_tokens for one in batches)
+    assert all(max_rows is None or len(one) <= max_rows for one in batches)
+    assert all(one == sorted(one) for one in pieces_of(layout)), "rows keep the order of their positions"
