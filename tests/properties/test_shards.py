@@ -81,14 +81,13 @@ def test_blocks_whose_rows_are_exchanged_are_noticed(
 ) -> None:
     dataset = written(str(tmp_path), kind, [20, 9])
     planted = tar.TarBlocks if kind == "tar" else mds.MdsBlocks
-    name = "_parsed" if kind == "tar" else "decode"
-    made, calls = getattr(planted, name), []
+    made, calls = planted.decode, []
 
     def turned(self: Any, block: Any, data: Any) -> Any:
         calls.append(block)
         rows = made(self, block, data)
         return rows.take([*range(rows.num_rows)][::-1]) if len(calls) % 3 == 0 else rows
 
-    monkeypatch.setattr(planted, name, turned)
+    monkeypatch.setattr(planted, "decode", turned)
     with pytest.raises(AssertionError):
         check(dataset.decode("integer") if kind == "tar" else dataset, "block", "batch", [(1, 1), (2, 1)])
