@@ -195,10 +195,12 @@ def test_no_actor_outlives_its_loader_or_its_driver(cluster, files):
     wait_until_free()
 
 
-def test_what_is_too_large_for_the_cluster_is_an_error(cluster, files):
+def test_what_is_too_large_for_the_cluster_is_an_error_and_no_wait(cluster, files):
     dataset = me.read(files)
-    with pytest.raises(RuntimeError, match=r"has not started within 0\.5 seconds.*'num_gpus': 8.*free are"):
-        next(iter(me.Loader(dataset, num_workers=1, workers=RayWorkers(num_gpus=8, start_timeout=0.5))))
+    with pytest.raises(ValueError, match=r"room for 2 of 3 workers. Each wants 1 decoding; its nodes have: .*2 decod"):
+        next(iter(me.Loader(dataset, num_workers=3, workers=workers())))
+    with pytest.raises(ValueError, match=r"room for 0 of 1 workers. Each wants 1 CPU, 8 GPU"):
+        next(iter(me.Loader(dataset, num_workers=1, workers=RayWorkers(num_gpus=8))))
     busy = iter(me.Loader(dataset, num_workers=2, workers=workers()))
     next(busy)
     late = me.Loader(dataset, num_workers=1, workers=workers(start_timeout=0.5), persistent_workers=True)

@@ -127,8 +127,8 @@ class RayWorkers:
     Ray Train worker is.
 
     ``num_cpus`` and ``actor_options`` are those of ``ray.remote``, for each worker: resources, num_gpus, memory,
-    runtime_env, scheduling_strategy … If a worker has not started after ``start_timeout`` seconds, because the nodes
-    are too small or others use the resources, the loop raises.
+    runtime_env, scheduling_strategy … If all nodes together have no room for the workers, the loop raises at once; if a
+    worker has not started after ``start_timeout`` seconds, because others use the resources, it raises then.
     """
 
     def __init__(self, *, num_cpus: float = 1, start_timeout: float = 60, **actor_options: Any) -> None:
@@ -157,6 +157,7 @@ class RayWorkers:
                 "RayWorkers needs a connection to a Ray cluster. Call ray.init(address=...) before the loop; without "
                 "an address it starts a cluster on this machine."
             )
+        self._check_room(settings.workers)
         check_functions(
             settings.plan,
             ray.cloudpickle.dumps,
@@ -165,9 +166,28 @@ class RayWorkers:
         )
         return partial(RayWorker, self._options, self._start_timeout, ray.put(settings), settings)
 
+    def _check_room(self, workers: int) -> None:
+        """Raise if all nodes together have no room for so many workers, even if nobody else uses them."""
+        asked = {"CPU": self._options["num_cpus"], "GPU": self._options.get("num_gpus")}
+        asked |= {"memory": self._options.get("memory"), **(self._options.get("resources") or {})}
+        wanted = {name: amount for name, amount in asked.items() if amount}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes if wanted)
+        if wanted and room < workers:
+            kinds = "; ".join(_in_words({name: node.get(name, 0) for name in wanted}) for node in nodes)
+            raise ValueError(
+                f"The Ray cluster has room for {room} of {workers} workers. Each wants {_in_words(wanted)}; its nodes "
+                f"have: {kinds}. Use fewer workers, ask for less, or add nodes. Ask an autoscaler for nodes before the "
+                "loop, by ray.autoscaler.sdk.request_resources()."
+            )
+
 
 class _Any:
     """A class of which Ray makes an actor's."""
+
+
+def _in_words(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 def prepare_loader(loader: "Loader") -> "ReportingLoader":
