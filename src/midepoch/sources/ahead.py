@@ -182,9 +182,11 @@ class OpenFiles:
             else:
                 groups.append([block])
         for group in groups:
+            for block in group:
+                block.nbytes = self.expected_bytes(block.number)  # before a thread sets what it has in memory
             request = self.submit(self._read, group, fetches=True)
             for block in group:
-                block.request, block.nbytes = request, self.expected_bytes(block.number)
+                block.request = request
 
     def _read(self, group: Sequence[HeldBlock]) -> None:
         try:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from midepoch._common.checks import log_once
 from midepoch._common.hashing import digest
 from midepoch.errors import NotAllowedError, needs
 from midepoch.storage.hub import PARTIAL, PINNED, HubHandle
@@ -142,6 +143,11 @@ class HttpHandle(FsspecHandle):
             answer.raise_for_status()
             data = await answer.read()
         if answer.status != PARTIAL:
+            if "Range" in headers:
+                log_once(
+                    f"{origin_of(self._path)} sends whole files where parts are asked for, so each block that is read "
+                    "costs a download of its file. Copy the files to this machine, or use a server that knows ranges."
+                )
             data = data[offset : offset + nbytes]
         elif answer.headers.get("Content-Range") not in (f"bytes {place}/{self.size}", f"bytes {place}/*"):
             raise OtherVersionError

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from functools import lru_cache
 from unittest.mock import patch
 
@@ -428,6 +429,24 @@ def test_closing_does_not_wait_for_a_store_that_does_not_answer(monkeypatch):
     assert not request.done()
     may_answer.set()
     assert isinstance(request.exception(30), AttributeError)  # the stalled one returns no reader
+
+
+def test_a_block_that_is_fetched_at_once_is_known_by_its_bytes_in_memory(monkeypatch):
+    index = remote_index("at-once")
+    opened = OpenFiles(index, index.schema(None), 1)
+
+    def submit(make, *arguments, fetches):
+        done = Future()
+        done.set_result(make(*arguments))
+        return done
+
+    monkeypatch.setattr(opened, "submit", submit)
+    monkeypatch.setattr(opened, "expected_bytes", lambda _: 1)
+    held = opened.hold(0)
+    opened.request([held])
+    assert held.is_done
+    assert held.nbytes == held.data.get_total_buffer_size() > 1
+    opened.close()
 
 
 @pytest.mark.parametrize("forged", [{"x": range(7)}, {"x": range(3), "y": range(3)}, {"y": range(3)}])

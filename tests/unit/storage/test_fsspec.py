@@ -167,12 +167,13 @@ def test_a_web_server_is_read_in_one_request_which_asks_for_the_version(etag):
 
 
 @pytest.mark.parametrize("knows_ranges", [True, False])
-def test_the_bytes_of_a_web_server_are_those_of_the_range(knows_ranges):
+def test_the_bytes_of_a_web_server_are_those_of_the_range(knows_ranges, caplog):
     with http_store() as server:
         server.knows_ranges = knows_ranges
         handle = connect("http", "", {}).open(server.put("x", b"0123456789"))
         assert handle.read_at(3, 2).to_pybytes() == b"234"
         assert handle.read_at(10, 0).to_pybytes() == b"0123456789"
+        assert (f"{server.url('').rstrip('/')} sends whole files where parts" in caplog.text) is not knows_ranges
         server.skew = 1
         if knows_ranges:
             with pytest.raises(OtherVersionError):
