@@ -36,21 +36,6 @@ def warnings(caplog):
     log_once.cache_clear()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("batched", [False, True], ids=["batch_size", "batch"])
-def test_batches_have_tensors_by_default(dataset, workers, batched):
-    lanes = dataset.lanes(1)
-    given = {"dataset": lanes.batch(4)} if batched else {"dataset": lanes, "batch_size": 4}
-    first, second = me.Loader(**given, num_workers=workers)
-    assert same(first["id"], torch.tensor([0, 1, 2, 3]))
-    assert same(first["x"], torch.tensor([0, 0.5, 1, 1.5]))
-    assert first["text"] == ["row 0", "row 1", "row 2", "row 3"]
-    assert same(first["pair"], torch.tensor([[0, 0], [1, 1], [2, 2], [3, 3]]))
-    ones = [torch.ones(n % 3, dtype=torch.int32) for n in range(8)]
-    assert same(first["tokens"], ones[:4])
-    assert same(second["tokens"], ones[4:])
-
-
 def test_a_format_that_was_chosen_stays(dataset):
     def types(dataset):
         (batch,) = me.Loader(dataset, batch_size=8)
@@ -65,12 +50,6 @@ def test_a_format_that_was_chosen_stays(dataset):
     assert types(me.mix([numbers.with_format("python").take(4), numbers.skip(4)], [1, 1], stop="all")) == {list}
     (table,) = me.Loader(numbers.with_format("arrow"), batch_size=8)
     assert isinstance(table, pa.RecordBatch)
-
-
-def test_a_format_that_was_chosen_stays_in_a_cache(dataset, tmp_path):
-    cached = dataset.with_format("python").cache(tmp_path / "cache")
-    (batch,) = me.Loader(cached, batch_size=8)
-    assert batch["id"] == list(range(8))
 
 
 def test_a_collate_fn_gets_rows_as_the_dataset_yields_them(dataset):
@@ -205,13 +184,6 @@ def test_a_loader_whose_constructor_raised_has_a_repr(dataset, wrong):
     with pytest.raises((TypeError, ValueError)):
         loader.__init__(**{"dataset": dataset, **wrong})
     assert "Loader" in repr(loader)
-
-
-def test_a_loader_shows_its_rows_and_its_options(dataset):
-    shown = repr(me.Loader(dataset, batch_size=4, num_workers=2, persistent_workers=True))
-    assert "8 rows" in shown
-    assert "num_workers=2" in shown
-    assert "persistent_workers=True" in shown
 
 
 def test_what_keeps_ranks_in_step_is_on_the_device_too(dataset, monkeypatch):

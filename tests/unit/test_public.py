@@ -220,18 +220,3 @@ def test_front_doors_use_nothing_private():
     ]
     assert [use for use in uses if (use[0], use[2]) not in FOREIGN] == []
     assert len(INTEGRATIONS) > 12
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "def f(dataset): return dataset._plan",
-        "class A(Dataset):\n    def f(self): return self._position",
-        "from midepoch.dataset import _helper",
-        "from midepoch._private.dataset import helper",
-        "import midepoch.dataset as d\nd._helper()",
-    ],
-)
-def test_a_private_name_in_a_front_door_would_be_found(code):
-    tree = ast.parse(code)
-    assert len(list(private_uses(tree, set(own_names(tree))))) == 1

@@ -47,14 +47,6 @@ def test_a_part_of_the_body_does_not_pass_for_the_body():
         unframed(content[8:], MAGIC)
 
 
-def test_a_written_file_is_whole_and_alone_in_its_folder(tmp_path):
-    path = tmp_path / "new" / "file"
-    for content in (b"first", b"second"):
-        write_privately(path, content)
-        assert path.read_bytes() == content
-    assert os.listdir(path.parent) == ["file"]
-
-
 def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_privately(path, b"old")
@@ -79,12 +71,6 @@ def test_another_process_cannot_take_a_lock_that_is_held(tmp_path):
     with exclusive_lock(lock):
         assert not another_takes_it()
     assert another_takes_it()
-
-
-def test_without_a_place_for_the_lock_the_work_is_done_all_the_same(tmp_path):
-    (tmp_path / "file").touch()
-    with exclusive_lock(tmp_path / "file" / "lock"):
-        pass
 
 
 def test_a_lock_that_is_something_else_is_not_touched_and_nobody_waits(tmp_path):

@@ -1,18 +1,8 @@
 """Digests and hashes stay what they were: they are in fingerprints, keys and file names."""
 
-from hashlib import blake2b
-
 import numpy as np
-import pytest
 
 from midepoch._common.hashing import digest, key_of, keys_of, mix64
-
-
-@pytest.mark.parametrize("size", [4, 7, 8, 16])
-def test_a_digest_is_blake2b_of_its_chunks_in_turn(size):
-    assert digest(b"midepoch", size=size) == blake2b(b"midepoch", digest_size=size).digest()
-    assert digest(b"mid", b"", b"epoch", size=size) == digest(b"midepoch", size=size)
-    assert digest(b"epoch", b"mid", size=size) != digest(b"midepoch", size=size)
 
 
 def test_digests_and_hashes_never_change():

@@ -17,7 +17,7 @@ import pytest
 
 import jobs
 from midepoch._common import jobs as jobs_module
-from midepoch._common.jobs import DEATHS_OF_A_RUN, ProgressBar, ThreadClock, run_all
+from midepoch._common.jobs import DEATHS_OF_A_RUN, ProgressBar, run_all
 
 TESTS = Path(__file__).parents[2]
 SQUARES = {number: number * number for number in range(20)}
@@ -32,13 +32,6 @@ def test_the_caller_hears_while_no_job_finishes():
     heard = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         assert list(run_all(lambda job: heard.wait(), ["job"], executor, heard.set)) == [("job", True)]
-
-
-@pytest.mark.parametrize("make", [ThreadPoolExecutor, ProcessPoolExecutor])
-def test_every_job_is_yielded_once_with_its_result(make):
-    with make(2) as executor:
-        pairs = list(run_all(jobs.square, range(20), executor))
-    assert sorted(pairs) == sorted(SQUARES.items())
 
 
 def test_by_default_other_processes_run_the_jobs(two_cores):
@@ -317,28 +310,3 @@ def test_work_that_fails_ends_its_line_and_is_not_logged_as_finished(terminal, c
         fail()
     assert terminal.getvalue().endswith("\n")
     assert caplog.messages == ["copying: 1 of 3 files so far; it goes on."]
-
-
-@pytest.fixture
-def now(monkeypatch):
-    """What the clock shows: a test moves it."""
-    shown = [100.0]
-    monkeypatch.setattr(jobs_module.time, "perf_counter", lambda: shown[0])
-    return shown
-
-
-def test_functions_and_blocks_are_timed_also_if_they_fail(now):
-    clock = ThreadClock()
-
-    def work(seconds):
-        now[0] += seconds
-        return 10 / seconds
-
-    assert clock.timed(work)(5) == 2
-    assert clock.seconds == 5
-    with pytest.raises(ZeroDivisionError):
-        clock.timed(work)(0)
-    with pytest.raises(ZeroDivisionError), clock.running():
-        work(3 - work(10 / 3))
-    now[0] += 1000
-    assert clock.seconds == pytest.approx(5 + 10 / 3)

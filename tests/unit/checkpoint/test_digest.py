@@ -48,9 +48,3 @@ def test_ranks_are_added_to_what_was_before():
     assert merge_digests([None, None]) is None
     assert merge_digests([ranks[0], None, ranks[2]]) == RowDigest(unknown=NOT_KEPT)
     assert merge_digests([RowDigest(before=5), *ranks[1:]]) == RowDigest(unknown=ONE_RANK)
-
-
-def test_a_session_of_one_rank_adds_at_once():
-    assert RowDigest(before=MOST).after(2, 0, 1) == RowDigest(before=1)
-    assert RowDigest(unknown=NOT_KEPT).after(2, 0, 1) == RowDigest(unknown=NOT_KEPT)
-    assert RowDigest(before=1, own=2, rank=1, ranks=2).at_start() == RowDigest(unknown=ONE_RANK)

@@ -4,17 +4,7 @@ import json
 
 import pytest
 
-from midepoch.checkpoint.state import add_edits, edits_of_part, join_edits, read_edits, write_edits
-
-
-def test_edits_of_parts_are_joined_and_added():
-    assert join_edits([0, 0]) == 0
-    assert join_edits([0, (1, 0)]) == (0, (1, 0))
-    assert edits_of_part((2, (1, 0)), 1) == (1, 0)
-    assert edits_of_part(0, 5) == 0
-    assert add_edits(1, 2) == 3
-    assert add_edits(0, (1, 0)) == (1, 0)
-    assert add_edits((1, (0, 2)), (1, 0)) == (2, (0, 2))
+from midepoch.checkpoint.state import read_edits, write_edits
 
 
 @pytest.mark.parametrize("edits", [0, 3, (1, 0), (0, (2, 1))])

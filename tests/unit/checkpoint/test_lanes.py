@@ -69,10 +69,3 @@ def test_what_readers_delivered_together_is_exactly_what_they_delivered(data):
                 *range(begun),
                 *(begun + delivered_ahead for delivered_ahead in position.delivered_ahead),
             }
-
-
-def test_items_delivered_ahead_are_passed_over_when_counting():
-    position = LanePosition((10,), (0, 2, 3))
-    assert [position.offset(number) for number in range(4)] == [1, 4, 5, 6]
-    assert position.after(1, (12,)) == LanePosition((12,), (0, 1))
-    assert position.after(2, (15,)) == LanePosition((15,))

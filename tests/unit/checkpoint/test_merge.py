@@ -2,7 +2,6 @@
 
 import copy
 import json
-from itertools import islice
 
 import pytest
 
@@ -37,18 +36,6 @@ def reader(number, readers=2, turns=0, shares=()):
 NOT_BEGUN = state(lanes=None, cursors=[])
 
 
-def test_any_ranks_state_of_a_uniform_pipeline_restores_all(folder):
-    whole = ids(me.read(folder).shuffle(1).lanes(4))
-    states = []
-    for rank in range(4):
-        states.append(after(me.read(folder).shuffle(1).lanes(4).shard(4, rank), 5))
-    assert all(state == states[0] for state in states)
-    assert me.merge_states(states) == states[0]
-    resumed = me.read(folder).shuffle(1).lanes(4)
-    resumed.load_state_dict(states[2])
-    assert ids(resumed) == whole[20:]
-
-
 def test_states_of_different_moments_or_data_are_not_merged(folder):
     one, other = (after(me.read(folder).lanes(2).shard(2, 0), items) for items in (3, 4))
     with pytest.raises(me.CheckpointMismatchError, match=r"turn is 6 in one and 8 in state 1 \(from 0\)"):
@@ -57,20 +44,6 @@ def test_states_of_different_moments_or_data_are_not_merged(folder):
         me.merge_states([one, after(me.read(folder).take(9).lanes(2), 3)])
     with pytest.raises(ValueError, match="no states"):
         me.merge_states([])
-
-
-def test_readers_that_share_lanes_are_merged_to_what_all_have_delivered():
-    """Two lanes and four readers: two share each lane. Reader 0 is far ahead of reader 2, which delivered nothing."""
-    parts = [
-        reader(0, 4, 3, [[0, 5, 7]]),  # the ordinals 0, 2 and 4 of lane 0; its cursor after the last is 7
-        reader(1, 4, 1, [[1, 1, 2]]),
-        reader(2, 4, 0),
-        reader(3, 4, 1, [[1, 2, 4]]),
-    ]
-    merged = me.merge_states([state(part) for part in parts])
-    assert merged["part"] is None
-    assert merged["turn"] == 2
-    assert merged["cursors"] == [[1, {"at": 0, "done": [0, 2, 4]}], [1, 4]]
 
 
 @pytest.mark.parametrize(
@@ -126,15 +99,6 @@ def shards(folder, ranks=2, lanes=2):
     ]
 
 
-def taken(dataset, items, epochs=0):
-    """The ids of some items after whole epochs, and the state after them."""
-    for _ in range(epochs):
-        list(dataset)
-    iterator = iter(dataset)
-    got = ids(islice(iterator, items))
-    return got, json.loads(json.dumps(iterator.state_dict()))
-
-
 def epochs_of(folder, count, lanes=2):
     """The ids of each epoch, as one process delivers them."""
     dataset = shards(folder, 1, lanes)[0]
@@ -149,25 +113,6 @@ def rest(folder, merged, epochs, ranks=3, lanes=2):
         while (epoch := dataset.epoch) < epochs:
             got[epoch] += ids(dataset)
     return got
-
-
-def is_of_an_odd_lane_or_early(row):
-    """Of four lanes of 15 rows, the second and the last keep all rows, the others only their first two."""
-    return row["id"] // 15 % 2 == 1 or row["id"] % 15 < 2
-
-
-def test_E4_a_rank_that_has_finished_does_not_hold_back_the_turn(folder):
-    """All that is left is of rank 1, and comes in its order."""
-
-    def build(rank, ranks=2):
-        return me.read(folder).filter(is_of_an_odd_lane_or_early).lanes(4).shard(ranks, rank)
-
-    finished, whole = build(0), ids(build(1))
-    assert len(ids(finished)) == 4
-    for items in range(4, 30):
-        alone = build(0, 1)
-        alone.load_state_dict(me.merge_states([finished.state_dict(), after(build(1), items)]))
-        assert ids(alone) == whole[items:]
 
 
 def test_E4_ranks_several_epochs_apart_merge_until_a_state_has_forgotten(folder):
@@ -189,17 +134,6 @@ def test_E4_ranks_several_epochs_apart_merge_until_a_state_has_forgotten(folder)
                 match=r"State 0 \(from 0\) is in epoch 0 and state 1 in epoch 5.*keeps the last 4 epochs.*in_step",
             ):
                 me.merge_states(states)
-
-
-def test_E4_all_ranks_at_the_beginning_of_an_epoch_need_no_later_ones(folder):
-    states = []
-    for dataset in shards(folder):
-        list(dataset)
-        states.append(dataset.state_dict())
-    assert all("earlier" in state for state in states)
-    merged = me.merge_states(states)
-    assert (merged["epoch"], merged["lanes"]) == (1, None)
-    assert not {"earlier", "later"} & set(merged)
 
 
 def test_E4_a_merged_state_with_nothing_left_ends_its_epoch_on_all_ranks(folder):

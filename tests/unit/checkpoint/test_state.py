@@ -58,23 +58,6 @@ def test_another_pipeline_is_refused_with_the_difference(folder, then, now, mess
     assert dataset.state_dict() == before
 
 
-def test_batch_size_format_and_lanes_are_no_difference(folder):
-    state = after(me.read(folder).lanes(2).batch(3), 2)
-    resumed = me.read(folder).with_format("numpy").batch(5).lanes(4)
-    resumed.load_state_dict(state)
-    assert sorted([0, 1, 2, 30, 31, 32, *ids(resumed)]) == list(range(60))
-
-
-def test_other_data_is_refused_with_the_file(folder):
-    state = after(me.read(folder), 2)
-    write_files(folder, [20, 0, 8, 33])
-    with pytest.raises(me.CheckpointMismatchError, match=r"part-0002.parquet has 8 rows; .* when it had 7"):
-        me.read(folder).load_state_dict(state)
-    (folder / "part-0000.arrow").unlink()
-    with pytest.raises(me.CheckpointMismatchError, match=r"part-0000.arrow is missing"):
-        me.read(folder).load_state_dict(state)
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -96,16 +79,6 @@ def test_damaged_and_newer_states_are_refused(folder, damage, message):
         fresh.load_state_dict(damage(unsigned(state)))
     assert fresh.epoch == 0
     assert len(ids(fresh)) == 60
-
-
-def test_another_batch_size_after_lanes_ran_out_early(folder):
-    """Lane 0 is far ahead of lane 1 after the batch size shrank, so it runs out long before."""
-    first = after(me.read(folder).lanes(2).batch(25), 1)
-    second = me.read(folder).lanes(2).batch(1).shard(3, 0)
-    second.load_state_dict(first)
-    third = me.read(folder).lanes(2).batch(2)
-    third.load_state_dict(after(second, 7))
-    assert ids(third) == list(range(46, 60))
 
 
 def test_a_batch_before_a_batched_function_keeps_its_size(folder):

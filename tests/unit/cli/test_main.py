@@ -224,16 +224,6 @@ def test_verify_judges_any_loader(home, capsys, loader, code, lost):
     assert Path("picture.png").exists()
 
 
-def test_verify_prints_a_table_of_a_loader(home, capsys):
-    code, out, _ = run("verify --loader judged:StartsOver --key id", capsys)
-    assert code == 1
-    assert "step  on               lost  repeated  changed  out_of_order" in out
-    assert (
-        "saved after step 1, resumed on the same loader: starts over from the beginning; repeats 4 before the stop"
-        in out
-    )
-
-
 def test_trace_and_find_agree_with_the_run(home, capsys):
     received = [batch["id"] for batch in me.read("data").shuffle(seed=42).batch(4)]
     for step in (2, 7, 20):

@@ -75,12 +75,6 @@ def test_only_offsets_are_read(data, monkeypatch):
     assert packs(data).counted
 
 
-def test_a_mixture_of_them_is_counted(data):
-    parts = [me.read(data).pack(20, strategy=strategy) for strategy in ("best_fit", "concat")]
-    mixture = me.mix(parts, [2, 1], stop="all")
-    assert len(mixture) == len(list(mixture))
-
-
 @pytest.mark.parametrize(
     "build",
     [
@@ -158,13 +152,3 @@ def test_a_pickle_holds_the_survey(data, monkeypatch):
     copied = pickle.loads(pickle.dumps(dataset))
     monkeypatch.setattr(SurveyPass, "survey", None)
     assert len(copied.batch(1)) == expected
-
-
-def test_a_state_loads_with_and_without_it(data):
-    dataset = packs(data)
-    expected = tokens(dataset)
-    for saving, loading in [(packs(data), without_survey(packs(data))), (without_survey(packs(data)), packs(data))]:
-        rows = iter(saving)
-        got = tokens([next(rows) for _ in range(5)])
-        loading.load_state_dict(saving.state_dict())
-        assert got + tokens(loading) == expected

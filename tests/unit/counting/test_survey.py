@@ -63,27 +63,6 @@ def is_even(row):
     return row["id"] % 2 == 0
 
 
-def test_a_filter_has_a_bit_for_each_row(folder):
-    surveyed = me.read(folder).filter(is_even).survey()
-    assert facts(surveyed) == ([row % 2 == 0 for row in range(ROWS)], None)
-    assert plan_of(surveyed).pipeline.survey.covered == 1
-
-
-def test_all_filters_must_keep_a_row(folder):
-    dataset = me.read(folder, filters=pc.field("id") > 10).filter(is_even)
-    surveyed = dataset.filter(lambda row: row["id"] % 3 == 0).survey()
-    assert facts(surveyed)[0] == [row > 10 and row % 6 == 0 for row in range(ROWS)]
-    assert plan_of(surveyed).pipeline.survey.covered == 2
-
-
-def test_pack_has_the_lengths_of_the_rows_that_are_kept(folder):
-    surveyed = me.read(folder).filter(is_even).pack(16, eos=1).survey()
-    assert facts(surveyed) == (
-        [row % 2 == 0 for row in range(ROWS)],
-        [len(tokens_of(row)) if row % 2 == 0 else 0 for row in range(ROWS)],
-    )
-
-
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
 @pytest.mark.parametrize("lists", LISTS, ids=str)
 def test_lengths_of_lists_in_files_need_no_rows(tmp_path, monkeypatch, kind, lists):
@@ -105,21 +84,6 @@ def test_only_the_column_of_tokens_is_read(folder):
     filtered = me.read(folder, filters=pc.field("id") > 10)
     assert pass_of(filtered).source.names == []
     assert pass_of(filtered.filter(is_even)).source.names == ["id", "input_ids"]
-
-
-def test_a_filter_of_read_is_surveyed_with_its_own_columns(folder):
-    surveyed = me.read(folder, columns=["input_ids"], filters=pc.bit_wise_and(pc.field("id"), 3) == 1).survey()
-    assert facts(surveyed)[0] == [row % 4 == 1 for row in range(ROWS)]
-
-
-def test_blocks_that_a_filter_rules_out_are_not_read(tmp_path):
-    blocks = [batch_of(range(first, first + 5)) for first in range(0, ROWS, 5)]
-    write(tmp_path / "a.parquet", blocks, "parquet")
-    dataset = me.read(tmp_path / "a.parquet", filters=(pc.field("id") < 12) | (pc.field("id") >= 52)).pack(16)
-    assert file_rows(dataset, "").where.blocks.sum() == 5
-    kept = [row < 12 or row >= 52 for row in range(ROWS)]
-    lengths = [len(tokens_of(row)) * keep for row, keep in enumerate(kept)]
-    assert facts(dataset.survey()) == (kept, lengths)
 
 
 @pytest.mark.parametrize("values", [[[1], None, [2]], [[1], [2, None], [3]]], ids=["list", "token"])
@@ -269,11 +233,6 @@ def test_a_version_is_text_or_a_number(folder, version):
         me.read(folder).filter(is_even).survey(version=version)
 
 
-def test_something_else_than_an_executor_is_refused(folder):
-    with pytest.raises(TypeError, match=r"must be a concurrent.futures.Executor"):
-        me.read(folder).filter(is_even).survey(executor=4)
-
-
 def test_no_rows_at_all(tmp_path):
     write(tmp_path / "a.arrow", [batch_of([])])
     survey = plan_of(me.read(tmp_path / "a.arrow").filter(is_even).pack(8).survey()).pipeline.survey
@@ -320,11 +279,6 @@ def test_units_are_whole_blocks_that_cover_all_rows_once(blocks):
         inside = (starts[:-1] >= unit.begin) & (starts[1:] <= unit.end)
         blocks_with_rows = weights[inside & (rows > 0)]
         assert blocks_with_rows[:-1].sum() <= 1 + 1e-9  # the last one may be heavy
-
-
-@pytest.mark.parametrize(("block", "units"), [(1, 3), (1 << 20, 512), (1 << 25, 512), (1 << 26, 1024)])
-def test_small_data_has_small_units_and_large_data_units_of_64_mb(block, units):
-    assert len(cut_units(np.arange(1025), np.full(1024, block))) == units
 
 
 def test_an_old_index_takes_its_surveys_along(folder, tmp_path):

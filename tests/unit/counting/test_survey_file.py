@@ -156,28 +156,9 @@ def test_kept_rows_are_found_by_their_number(tmp_path_factory, rows, page_bits, 
         assert (survey.kept_before(survey.kept_at(numbers)) == numbers).all()
 
 
-def test_kept_rows_of_pages_of_real_size_are_found_by_their_number(tmp_path):
-    kept, _ = random_rows(3 * module.PAGE_ROWS + 5)
-    kept[module.PAGE_ROWS - 700 : module.PAGE_ROWS + 1400] = False  # cells without kept rows, over a border of pages
-    survey = made(tmp_path, kept, None)
-    numbers = np.arange(*survey.kept_before(np.array([survey.rows])))
-    assert (survey.kept_at(numbers) == np.flatnonzero(kept)).all()
-    chosen = np.random.default_rng(1).permutation(numbers)[:20_000]
-    assert (survey.kept_at(chosen) == np.flatnonzero(kept)[chosen]).all()
-
-
 def test_the_digest_of_kept_rows_is_that_of_the_bits_alone(tmp_path):
     kept = np.array([True, False, True])
     first, second = made(tmp_path, kept, None), made(tmp_path, kept, np.array([3, 0, 5], np.uint32), name="b.survey")
     assert first.kept_digest == second.kept_digest
     assert first.digest != second.digest
     assert made(tmp_path, ~kept, None, name="c.survey").kept_digest != first.kept_digest
-
-
-def test_a_damaged_page_is_noticed_before_a_row_is_found(tmp_path, small_pages):
-    survey = made(tmp_path, np.ones(40, bool), None)
-    bits = bytearray((survey.folder / KEPT).read_bytes())
-    bits[3] ^= 1
-    (survey.folder / KEPT).write_bytes(bytes(bits))
-    with pytest.raises(DataChangedError, match="row 16 or after it"):
-        Survey.load(survey.folder).kept_at(np.array([1]))

@@ -11,7 +11,6 @@ from midepoch.distributed import split_dataset_by_node
 from worlds import ids, is_kept, table, write
 
 SIZES = {"a": 21, "b": 0, "c": 34, "d": 5}
-SPREAD = {"batched": True, "batch_size": 5, "remove_columns": ["text", "tokens", "maybe"]}
 
 
 @pytest.fixture

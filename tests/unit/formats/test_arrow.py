@@ -10,9 +10,8 @@ import pytest
 
 import midepoch as me
 from files import cuts_of, numbers, values, write
-from midepoch.formats import Block, arrow, scan_file
+from midepoch.formats import scan_file
 from midepoch.storage.objects import StoredFile
-from objects import stored
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -87,17 +86,6 @@ def test_rows_can_be_read_alone_if_nothing_is_compressed_or_has_dictionaries(tmp
     assert not is_divisible(write(tmp_path / "views.arrow", views, kind))
     inside = pa.record_batch({"x": pa.array([{"y": ["a"]}], pa.struct([("y", pa.list_(pa.string_view()))]))})
     assert not is_divisible(write(tmp_path / "inside.arrow", inside, kind))
-
-
-def test_record_batches_of_a_store_are_read_whole(tmp_path):
-    content = write(tmp_path / "a.arrow", [numbers(0, 500), numbers(500, 700)]).read_bytes()
-    assert is_divisible(tmp_path / "a.arrow")
-    file, _ = stored(content)
-    scan = arrow.scan(file)
-    assert not scan.divisible
-    reader = arrow.ArrowBlocks(file, scan.schema, scan.schema)
-    read = [reader.read(Block(number, *block)) for number, block in enumerate(scan.blocks)]
-    assert [batch["x"].to_pylist() for batch in read] == [list(range(500)), list(range(500, 700))]
 
 
 def test_a_shuffle_of_one_record_batch_mixes_virtual_blocks_of_it(tmp_path):

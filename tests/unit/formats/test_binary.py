@@ -8,18 +8,6 @@ from files import KINDS, cuts_of, numbers, values, write, write_numbers
 from midepoch.formats import scan_file
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_scan_finds_every_block_without_reading_rows(tmp_path, kind):
-    path = write(tmp_path / "a", [numbers(0, 5), numbers(5, 6), numbers(6, 13)], kind)
-    scan = scan_file(str(path))
-    assert scan.format == ("parquet" if kind == "parquet" else "arrow")
-    assert scan.schema.equals(numbers(0, 1).schema)
-    assert [rows for _, _, rows in scan.blocks] == [5, 1, 7]
-    offsets = [offset for offset, _, _ in scan.blocks]
-    assert offsets == sorted(offsets)
-    assert all(offset + length <= path.stat().st_size for offset, length, _ in scan.blocks)
-
-
 @pytest.mark.parametrize("kind", ["file", "parquet"])
 def test_a_truncated_file_with_a_footer_is_an_error_that_names_it(tmp_path, kind):
     whole = write_numbers(tmp_path / "whole", 0, 12, kind).read_bytes()
@@ -63,14 +51,3 @@ def test_empty_files_and_files_without_rows_among_others_are_fine(tmp_path, kind
     for level in ("file", "block", "row"):
         assert sorted(values(me.read(tmp_path).shuffle(seed=2, level=level))) == list(range(8))
     assert len(me.read(tmp_path, format="parquet" if kind == "parquet" else "arrow")) == 8
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_files_that_hold_no_rows_make_an_empty_dataset(tmp_path, kind):
-    path = write(tmp_path / "a.data", [numbers(0, 0)], kind)
-    dataset = me.read(path)
-    assert len(dataset) == 0
-    assert list(dataset) == []
-    assert list(me.read(path).shuffle(seed=1).batch(3)) == []
-    assert list(me.read(path).repeat()) == []
-    assert dataset.schema.names == ["x"]

@@ -28,15 +28,6 @@ def test_garbage_is_an_error_that_names_the_file(tmp_path, garbage):
     assert str(tmp_path / "b.arrow") in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [("stream", "parquet"), ("file", "parquet"), ("parquet", "arrow")])
-def test_another_format_than_asked_for_is_refused(tmp_path, kind, wrong):
-    path = write_numbers(tmp_path / "a.data", 0, 4, kind)
-    right = "parquet" if wrong == "arrow" else "arrow"
-    assert values(me.read(path, format=right)) == [0, 1, 2, 3]
-    with pytest.raises(me.DataFormatError, match=rf"a\.data is {right}, but format='{wrong}' was asked for"):
-        me.read(path, format=wrong)
-
-
 def test_an_unknown_format_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"format is 'avro'; it can be 'tar', 'mds', 'arrow', 'parquet', .*, or left out"

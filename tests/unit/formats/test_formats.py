@@ -118,11 +118,6 @@ def test_the_suffixes_of_a_format_and_of_all():
     assert len(file_suffixes()) == 28 == len(set(file_suffixes()))
 
 
-def test_every_format_is_recognised_in_exactly_one_way():
-    for one in FORMATS.values():
-        assert (one.has_magic is None) != (one.is_text is None) or one.is_named, one.name
-
-
 def test_a_name_is_registered_once(folder):
     register_format(TOY)
     with pytest.raises(ValueError, match="There is a format 'toy' already"):

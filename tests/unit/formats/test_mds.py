@@ -6,17 +6,15 @@ import logging
 import shutil
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import PIL.Image
 import pyarrow as pa
 import pytest
 
 import midepoch as me
-from midepoch.formats import Block, mds, scan_file
-from objects import stored
+from midepoch.formats import mds
 from shards import numbered_mds, shard_of, write_mds
-from tars import numbered_tar, samples_of, without_nulls
+from tars import numbered_tar
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "mds"
 """Folders of all encodings that `mosaicml-streaming` 0.13 wrote, and its rows: write.py there made them."""
@@ -68,17 +66,6 @@ def test_a_pickled_column_is_refused_by_name_unless_it_is_allowed(tmp_path):
         writer.write_batch(pa.record_batch([[[b"cos\nsystem\n(S'true'\ntR."]]], schema=forged))
     with pytest.raises(me.NotAllowedError, match="the column 'a' is pickled"):
         me.read(tmp_path / "a.arrow").decode()
-
-
-def test_blocks_are_about_a_mebibyte_of_whole_samples(tmp_path):
-    columns = {"a": "bytes", "n": "int"}
-    rows = [{"a": bytes(100_000), "n": number} for number in range(30)]
-    folder = write_mds(tmp_path / "large", rows, columns, 30)
-    assert [count for *_, count in scan_file(str(folder / "shard.00000.mds")).blocks] == [11, 11, 8]
-    assert list(me.read(folder)) == rows
-    small = write_mds(tmp_path / "small", [{"a": b"", "n": number} for number in range(5000)], columns, 5000)
-    assert [count for *_, count in scan_file(str(small / "shard.00000.mds")).blocks] == [2048, 2048, 904]
-    assert [row["n"] for row in me.read(small).skip(4990)] == [*range(4990, 5000)]
 
 
 def test_the_index_decides_what_is_read_and_in_which_order(tmp_path, caplog):
@@ -241,46 +228,3 @@ def test_compressed_shards_that_are_cut_short_are_named(tmp_path):
         (tmp_path / path.name).write_bytes(content[: len(content) - 20])
         with pytest.raises(me.DataFormatError, match=rf"{path.name} is no MDS shard, truncated or damaged"):
             list(me.read(tmp_path / path.name))
-
-
-def test_a_scan_of_an_object_reads_its_head_and_a_block_is_one_request(tmp_path):
-    rows = [{"a": bytes(10_000), "n": number} for number in range(1000)]
-    content = shard_of(rows, {"a": "bytes", "n": "int"})
-    file, client = stored(content)
-    file._url += ".mds"
-    scan = scan_file(file)
-    assert sum(nbytes for _, nbytes in client.read) <= 256 << 10
-    reader = mds.MdsBlocks(file, scan.schema, scan.schema)
-    client.read.clear()
-    for number, extent in enumerate(scan.blocks):
-        (span,) = reader.spans(Block(number, *extent))
-        assert span == (extent[0], extent[0] + extent[1])
-        reader.decode(Block(number, *extent), file.fetch([span]).open())
-    assert client.read == [extent[:2] for extent in scan.blocks]
-
-
-def test_the_command_line_knows_them(tmp_path, capsys):
-    from midepoch.cli.main import main
-
-    folder = numbered_mds(tmp_path / "a", 12)
-    assert main(["index", "--json", str(folder)]) == 0
-    assert "mds" in capsys.readouterr().out
-    assert main(["head", "--json", "-n", "2", str(folder)]) == 0
-    assert json.loads(capsys.readouterr().out)[1]["id"] == 1
-
-
-def test_folders_and_indexes_in_a_store(tmp_path):
-    store = fsspec.filesystem("memory")
-    tar = numbered_tar(tmp_path / "t.tar", 0, 5)
-    shards = [{"url": "t.tar", "nsamples": 5, "filesize": tar.stat().st_size}]
-    (tmp_path / "t.json").write_text(json.dumps({"__kind__": "wids-shard-index-v1", "shardlist": shards}))
-    for path in [tar, tmp_path / "t.json", *numbered_mds(tmp_path / "mds", 25).iterdir()]:
-        store.pipe(f"/shards-in-a-store/{path.relative_to(tmp_path)}", path.read_bytes())
-    for source in ("memory://shards-in-a-store/mds", "memory://shards-in-a-store/mds/index.json"):
-        assert [row["id"] for row in me.read(source)] == [*range(25)]
-        assert sorted(row["id"] for row in me.read(source).shuffle(1)) == [*range(25)]
-    assert without_nulls(me.read("memory://shards-in-a-store/t.json")) == samples_of(tar)
-    store.rm("/shards-in-a-store/mds/shard.00001.mds")
-    with pytest.raises(me.NoDataError, match=r"names the shard shard\.00001\.mds, which is not in its folder"):
-        me.read("memory://shards-in-a-store/mds")
-    store.rm("/shards-in-a-store", recursive=True)

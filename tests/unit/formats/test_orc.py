@@ -29,26 +29,9 @@ def test_all_rows_of_many_stripes(tmp_path, name):
     assert_resumes(me.read(path).shuffle(1, window=10).lanes(2), every=17)
 
 
-def test_columns_are_picked(tmp_path):
-    path = write_stripes(tmp_path / "a.orc", table(0, 10), 3)
-    assert [list(row.items()) for row in me.read(path, columns=["maybe", "id"])][:2] == [
-        [("maybe", None), ("id", 0)],
-        [("maybe", 1), ("id", 1)],
-    ]
-    assert len(list(me.read(path, columns=[]))) == 10
-
-
 def test_rows_are_counted_where_no_column_is_narrow(tmp_path):
     rows = pa.table({"l": [[1, 2], None, []], "s": ["a", None, "c"]})
     assert list(me.read(write_stripes(tmp_path / "a.orc", rows, 1))) == rows.to_pylist()
-
-
-def test_types(tmp_path):
-    kinds = [pa.int8(), pa.int32(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.list_(pa.int64())]
-    rows = pa.table({str(kind): pa.nulls(5, kind) for kind in kinds} | {"n": range(5)})
-    path = write_stripes(tmp_path / "a.orc", rows, 2)
-    assert me.read(path).schema.types[: len(kinds)] == kinds
-    assert list(me.read(path)) == rows.to_pylist()
 
 
 def test_a_truncated_file_is_an_error_that_names_it(tmp_path):

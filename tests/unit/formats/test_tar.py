@@ -3,13 +3,9 @@
 import bz2
 import gzip
 import io
-import json
 import logging
 import lzma
-import shutil
-import subprocess
 import tarfile
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +15,7 @@ import pytest
 import midepoch as me
 from files import cuts_of, numbers, write
 from media import film, picture, shade_of, tone
-from midepoch.formats import Block, scan_file, tar
+from midepoch.formats import scan_file, tar
 from objects import stored
 from tars import numbered_tar, samples_of, without_nulls, write_tar
 
@@ -61,29 +57,6 @@ def test_rows_are_samples(tmp_path, format, caplog):
     ]
 
 
-@pytest.mark.skipif(shutil.which("tar") is None, reason="GNU tar is not installed")
-@pytest.mark.parametrize("format", ["gnu", "oldgnu", "posix", "ustar", "v7"])
-def test_files_of_gnu_tar(tmp_path, format):
-    folder = tmp_path / "samples"
-    long = {"v7": [], "ustar": ["d" * 90 + "/" + "n" * 90]}.get(format, ["d" * 200 + "/" + "n" * 200])
-    for name in ("a.jpg", "a.json", "sub/b.jpg", *(f"{name}.jpg" for name in long)):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(name.encode() * 30)
-    path = tmp_path / "a.tar"
-    subprocess.run(["tar", f"--format={format}", "--sort=name", "-C", folder, "-cf", path, "."], check=True)
-    rows = without_nulls(me.read(path))
-    assert rows == samples_of(path)
-    assert len(rows) == 2 + len(long)
-
-
-def test_blocks_are_about_a_mebibyte_of_whole_samples(tmp_path):
-    path = write_tar(tmp_path / "a.tar", [(f"{n:03}.{end}", bytes(60_000)) for n in range(40) for end in ("a", "b")])
-    rows = [count for _, _, count in scan_file(str(path)).blocks]
-    assert rows == [9, 9, 9, 9, 4]
-    small = write_tar(tmp_path / "b.tar", [(f"{n}.a", b"") for n in range(2100)], tarfile.GNU_FORMAT)
-    assert [count for _, _, count in scan_file(str(small)).blocks] == [2048, 52]
-
-
 def test_columns_are_those_of_all_files(tmp_path):
     write_tar(tmp_path / "0.tar", [("a.jpg", b"1"), ("a.txt", b"t"), ("b.jpg", b"2")])
     write_tar(tmp_path / "1.tar", [("c.json", b"{}"), ("c.jpg", b"3")])
@@ -113,14 +86,6 @@ def test_braces_name_files(tmp_path):
         assert [row["id"] for row in me.read(source)] == [b"9", b"10", b"11"]
     with pytest.raises(me.NoDataError, match=r"s-012\.tar does not exist"):
         me.read(f"{tmp_path}/s-{{010..012}}.tar")
-
-
-def test_an_executor_scans(tmp_path):
-    for number in range(4):
-        numbered_tar(tmp_path / f"{number}.tar", 10 * number, 10 * number + 10)
-    with ThreadPoolExecutor(2) as pool:
-        dataset = me.read(tmp_path, executor=pool)
-    assert without_nulls(dataset) == samples_of(*sorted(tmp_path.glob("*.tar")))
 
 
 def test_decode_knows_extensions(tmp_path):
@@ -280,17 +245,6 @@ def test_a_scan_of_an_object_reads_little_more_than_headers():
     assert len(client.read) <= 8
 
 
-def test_blocks_are_read_in_one_request_each(tmp_path):
-    content = numbered_tar(tmp_path / "a.tar", 0, 3000, 4000).read_bytes()
-    file, client = stored(content)
-    scan = scan_file(file)
-    reader = tar.TarBlocks(file, scan.schema, scan.schema)
-    for number, extent in enumerate(scan.blocks):
-        client.read.clear()
-        reader.read(Block(number, *extent))
-        assert client.read == [extent[:2]]
-
-
 def test_the_index_of_energon_makes_no_difference(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tar, "LARGE", 1)
     content = numbered_tar(tmp_path / "a.tar", 0, 400, 4000).read_bytes()
@@ -336,16 +290,6 @@ def test_an_index_of_energon_that_points_into_a_sample_is_not_used(tmp_path, mon
     monkeypatch.setattr(file, "beside", lambda suffix: beside)
     assert [rows for *_, rows in scan_file(file).blocks] == [2]
     assert "is not used, because it is of another file" in caplog.text
-
-
-def test_the_command_line_knows_them(tmp_path, capsys):
-    from midepoch.cli.main import main
-
-    path = numbered_tar(tmp_path / "a.tar", 0, 7)
-    assert main(["index", "--json", str(path)]) == 0
-    assert "tar" in capsys.readouterr().out
-    assert main(["head", "--json", "-n", "2", str(path)]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 2
 
 
 def test_an_empty_tar_has_no_rows(tmp_path):

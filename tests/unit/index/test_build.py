@@ -15,21 +15,15 @@ import midepoch as me
 from files import values, write_numbers
 from midepoch import formats
 from midepoch._common import jobs as jobs_module
-from midepoch.errors import DataChangedError, DataFormatError, StoreError
-from midepoch.formats import Block, base, parquet, scan_file
+from midepoch.formats import Block, parquet, scan_file
 from midepoch.index import build
 from midepoch.index.build import (
-    FileIndex,
     ListedFile,
     ScanOptions,
     StoredBlocks,
     _scan_group,
-    is_mapped,
     open_index,
 )
-from midepoch.storage.listing import Listing
-from midepoch.storage.local import FileStamp
-from midepoch.storage.store import Store
 from objects import parquet_bytes, stored
 
 
@@ -77,15 +71,6 @@ def test_a_file_of_the_same_size_with_another_time_is_scanned_again(folder, kept
     touch_later(folder / "0.arrow")
     assert values(me.read(folder, index_dir=kept))[:10] == list(range(50, 60))
     assert scanned == ["0.arrow"]
-
-
-def test_an_unreadable_file_is_named(folder, kept, monkeypatch):
-    def refuse(path, *options):
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(build, "scan_file", refuse)
-    with pytest.raises(me.NoDataError, match=r"\.arrow cannot be read: Permission denied"):
-        me.read(folder, index_dir=kept)
 
 
 def test_a_rescan_reads_all_files_again(folder, kept, scanned):
@@ -153,15 +138,6 @@ def test_files_that_another_machine_does_not_have_are_explained(folder, change):
     assert "same files at the same paths" in elsewhere.value.__notes__[0]
 
 
-def test_workers_of_an_executor_get_a_store_that_does_not_show_its_secrets(monkeypatch):
-    store, sent = Store("s3://bucket", {"key": "hidden", "secret": "hidden"}), []
-    listing = Listing("", "s3://bucket", ("a.parquet",), (FileStamp(1, 1),), store)
-    monkeypatch.setattr(build, "run_all", lambda function, jobs, *_: sent.extend([function, *jobs]) or ())
-    assert build._scan_all(listing, ScanOptions(), {}, 1, None) == []
-    assert "hidden" not in repr(sent)
-    assert pickle.loads(pickle.dumps(sent))[1] == [ListedFile(0, "s3://bucket/a.parquet", 1)]
-
-
 @pytest.mark.parametrize("in_memory", [False, True], ids=["mapped", "in-memory"])
 @pytest.mark.parametrize("how", [lambda one: pickle.loads(pickle.dumps(one)), copy.copy, copy.deepcopy])
 def test_a_copied_dataset_has_the_position_of_the_first(folder, tmp_path, kept, in_memory, how):
@@ -181,117 +157,8 @@ def test_a_pickled_dataset_is_small_however_many_blocks_there_are(tmp_path, kept
     assert len(many) <= len(few) + 20
 
 
-def test_only_local_arrow_files_are_mapped(folder, kept):
-    index = open_index(folder, index_dir=kept)
-    assert [is_mapped(index, file) for file in range(3)] == [True, True, False]
-    remote = FileIndex(index.view, Store("s3://bucket/data", {}))
-    assert [is_mapped(remote, file) for file in range(3)] == [False, False, False]
-
-
-def test_a_changed_file_is_noticed_and_an_object_is_checked_only_when_read(folder, kept):
-    index = open_index(folder, index_dir=kept)
-    index.check(0)
-    write_numbers(folder / "0.arrow", 0, 99)
-    with pytest.raises(me.DataChangedError, match=r"0\.arrow was changed"):
-        index.check(0)
-    index.check(1)
-    FileIndex(index.view, Store("s3://bucket/data", {})).check(0)
-
-
-CHANGED = DataChangedError("the object was replaced")
-BROKEN = DataFormatError("not a file of this format")
-
-
-def one_row(number):
-    return pa.record_batch({"x": [number]})
-
-
-BLOCKS = [Block(number, 10 * number, 10, 1) for number in range(3)]
-
-
-class Object:
-    """An object that notes what is done with it."""
-
-    def __init__(self):
-        self.log, self.failure = [], None
-
-    def fetch(self, spans):
-        self.log.append(("fetch", list(spans)))
-        return self
-
-    def open(self):
-        return None
-
-
-class PlainReader:
-    def __init__(self, file):
-        self._file = file
-
-    def read(self, block):
-        self._file.log.append(("read", block.number))
-        return one_row(block.number)
-
-
-class SpannedReader(PlainReader, base.SpannedReader):
-    def spans(self, block):
-        return [(block.offset, block.offset + block.length)]
-
-    def decode(self, block, file):
-        self._file.log.append(("decode", block.number))
-        return one_row(block.number)
-
-
-@pytest.fixture
-def file():
-    return Object()
-
-
-@pytest.fixture
-def forgotten():
-    return []
-
-
-@pytest.fixture
-def opened(file, forgotten):
-    def make(reader):
-        return StoredBlocks(file, lambda: reader(file), lambda: forgotten.append(True))
-
-    return make
-
-
 def numbers(batches):
     return [data["x"][0].as_py() for data in batches]
-
-
-def test_blocks_whose_bytes_are_known_are_fetched_together(file, opened):
-    assert numbers(opened(SpannedReader).read_all(BLOCKS)) == [0, 1, 2]
-    spans = [(0, 10), (10, 20), (20, 30)]
-    assert file.log == [("fetch", spans), ("decode", 0), ("decode", 1), ("decode", 2)]
-
-
-def fail(error):
-    raise error
-
-
-@pytest.mark.parametrize("raised", [CHANGED, BROKEN], ids=["by the object", "by a format that hid it"])
-def test_the_index_of_a_replaced_object_is_forgotten(file, opened, forgotten, raised):
-    file.failure = None if raised is CHANGED else CHANGED
-    with pytest.raises(DataChangedError, match="replaced"):
-        opened(lambda _: fail(raised))
-    assert forgotten == [True]
-
-
-def test_a_broken_object_is_reported_as_broken_and_its_index_stays(opened, forgotten):
-    with pytest.raises(DataFormatError, match="not a file"):
-        opened(lambda _: fail(BROKEN))
-    assert forgotten == []
-
-
-def test_an_error_of_the_store_is_reported_in_place_of_what_a_format_made_of_it(file, opened, forgotten):
-    file.failure = StoreError("403 Forbidden")
-    with pytest.raises(StoreError, match="403"):
-        opened(lambda _: fail(BROKEN))
-    assert forgotten == []
 
 
 def nested():

@@ -11,54 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from midepoch.errors import SchemaMismatchError
-from midepoch.formats import Range
 from midepoch.index import filters
 from midepoch.index.build import open_index
-from midepoch.index.filters import SHOWN_CHARACTERS, Predicate, Where, _any_case, _may_match, _of_range, _of_values
+from midepoch.index.filters import SHOWN_CHARACTERS, Predicate, Where
 from midepoch.index.schemas import HiveIndex
-from midepoch.index.tables import TableIndex
 
 field = pc.field
 SCHEMA = pa.schema(
     [("x", "int64"), ("xx", "int64"), ("s", "string"), ("deep", pa.struct([("x", "int64")])), ("f", "double")]
 )
-
-
-def batch(**columns):
-    return pa.record_batch(columns)
-
-
-@pytest.mark.parametrize(
-    ("expression", "columns"),
-    [
-        (field("x") > 1, ("x",)),
-        (field("xx") > 1, ("xx",)),
-        ((field("s") == "x") & (field("xx") == 1), ("xx", "s")),
-        (field("deep", "x") == 1, ("deep",)),
-        (pc.scalar(True), ()),
-        (field("s") == "xx", ("s",)),
-    ],
-)
-def test_the_columns_it_needs(expression, columns):
-    assert Predicate.of(expression, SCHEMA).columns == columns
-
-
-def test_the_mask_is_true_where_the_expression_is_and_false_where_it_is_null():
-    predicate = Predicate.of(field("x") > 1, SCHEMA)
-    assert predicate.mask(batch(s=["", "", ""], x=[1, 2, None])).tolist() == [False, True, False]
-    assert predicate.mask(batch(x=[1, 2])).tolist() == [False, True]
-    assert predicate.mask(batch(x=pa.array([], "int64"))).tolist() == []
-
-
-def test_a_filter_without_columns_has_a_mask_too():
-    for value in (True, False):
-        assert Predicate.of(pc.scalar(value), SCHEMA).mask(batch(x=[1, 2])).tolist() == [value, value]
-
-
-def test_lists_as_in_pyarrow_parquet():
-    predicate = Predicate.of([("x", ">", 1), ("s", "in", ["a"])], SCHEMA)
-    assert predicate.columns == ("x", "s")
-    assert predicate.mask(batch(x=[1, 2, 2], s=["a", "a", "b"])).tolist() == [False, True, False]
 
 
 def test_the_description_is_short_and_differs_wherever_the_filter_does():
@@ -94,93 +55,6 @@ def test_it_knows_whether_it_compares_with_nan():
     assert not Predicate.of(field("s") == "nan", SCHEMA).names_nan
 
 
-@pytest.mark.parametrize(
-    ("filters", "error", "message"),
-    [
-        (
-            field("nope") > 1,
-            SchemaMismatchError,
-            "'nope', which does not exist. There are: x, xx, s, deep, f",
-        ),
-        (field("deep", "y") > 1, SchemaMismatchError, "the column 'deep.y', which does not exist"),
-        (field("s") > 1, SchemaMismatchError, "does not fit the types of these columns: .* cast it"),
-        (field("x") + 1, TypeError, r"is of type int64\. Compare it"),
-        (field(1) > 1, ValueError, "names a column by its number"),
-        ([("x", "?", 1)], ValueError, "which is not a list of"),
-        ([], TypeError, "must be a pyarrow.compute expression"),
-        (len, TypeError, r"use \.filter\(fn\)"),
-    ],
-)
-def test_filters_that_cannot_be_computed(filters, error, message):
-    with pytest.raises(error, match=message):
-        Predicate.of(filters, SCHEMA)
-
-
-FLOATS = pa.schema([("x", "int64"), ("f", "double"), ("g", "double")])
-
-
-def bounds(low, high, nulls=0, rows=10):
-    return Range(pa.scalar(low), pa.scalar(high), nulls, rows)
-
-
-@pytest.mark.parametrize(
-    ("values", "expression", "may"),
-    [
-        (bounds(3, 5), field("x") > 5, False),
-        (bounds(3, 5), field("x") >= 5, True),
-        (bounds(3, 5), field("x").is_null(), False),
-        (bounds(3, 5, nulls=1), field("x").is_null(), True),
-        (bounds(3, 5, nulls=None), field("x").is_null(), True),
-        (bounds(3, 5, nulls=1), field("x") > 5, False),
-        (Range(None, None, 10, 10), field("x") > 0, False),
-        (Range(None, None, 10, 10), field("x").is_null(), True),
-        (Range(None, None, 0, 10), field("x").is_null(), False),
-        (Range(None, None, 0, 10), field("x") > 0, True),
-        (Range(None, None, None, 10), field("x").is_null(), True),
-        (Range(None, None, None, 10), field("x") > 0, True),
-    ],
-)
-def test_statistics_rule_out_only_what_they_exclude(values, expression, may):
-    assert _may_match(expression, FLOATS, [_of_range("x", values)]).tolist() == [may]
-
-
-def test_values_of_folders_are_facts_and_null_is_one():
-    facts = [_of_values({"x": pa.scalar(3)}), _of_values({"x": pa.scalar(None, "int64")}), _of_values({})]
-    assert _may_match(field("x") == 3, FLOATS, facts).tolist() == [True, False, True]
-    assert _may_match(field("x").is_null(), FLOATS, facts).tolist() == [False, True, True]
-
-
-def test_a_fact_for_which_the_filter_cannot_be_computed_rules_nothing_out_and_the_others_do():
-    facts = [_of_values({"x": pa.scalar(number)}) for number in (5, 0, 2, 7, 4)]
-    expression = pc.divide(pc.scalar(8), field("x")) == 4
-    assert _may_match(expression, FLOATS, facts).tolist() == [False, True, True, False, False]
-
-
-def cases(expression, columns, **ranges):
-    return _any_case(expression, FLOATS, columns, [(0, pc.scalar(True), ranges)]).tolist()
-
-
-def test_nan_is_expected_in_floats_whatever_the_statistics_say():
-    columns = [FLOATS.field("f")]
-    assert cases(~(field("f") < 9), columns, f=bounds(1.0, 2.0)) == [True]
-    assert cases(field("f") > 9, columns, f=bounds(1.0, 2.0)) == [False]
-    assert cases(field("f").is_null(), columns, f=bounds(1.0, 2.0)) == [False]
-
-
-def test_one_float_column_may_hold_nan_where_another_does_not():
-    columns = [FLOATS.field("f"), FLOATS.field("g")]
-    expression = ~(field("f") < 9) & (field("g") > 9)
-    assert cases(expression, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 20.0)) == [True]
-    assert cases(expression, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [False]
-
-
-def test_with_many_float_columns_the_statistics_of_the_rest_are_not_used(monkeypatch):
-    monkeypatch.setattr(filters, "MAX_FLOATS", 1)
-    columns = [FLOATS.field("f"), FLOATS.field("g")]
-    assert cases(field("g") > 9, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [True]
-    assert cases(field("f") > 9, columns, f=bounds(1.0, 2.0), g=bounds(1.0, 2.0)) == [False]
-
-
 @pytest.fixture
 def files(tmp_path):
     """Two folders, each with a file of three row groups of ten rows."""
@@ -196,26 +70,9 @@ def blocks(index, expression):
     return np.flatnonzero(Where.of(index, expression).blocks).tolist()
 
 
-def test_blocks_are_chosen_by_folders_and_footers(files, kept):
-    index = HiveIndex(open_index(files, index_dir=kept))
-    assert blocks(index, field("x") < 45) == [0, 1]
-    assert blocks(index, (field("x") < 65) & (field("year") == 2)) == [3]
-    assert blocks(index, field("year") == 1) == [0, 1, 2]
-    assert blocks(index, field("year") == 3) == []
-    assert blocks(index, field("f") == math.nan) == [0, 1, 2, 3, 4, 5]
-
-
 def test_many_files_are_decided_in_several_batches(files, kept, monkeypatch):
     monkeypatch.setattr(filters, "FILES_AT_ONCE", 1)
     assert blocks(open_index(files, index_dir=kept), field("x").isin([31, 89])) == [0, 5]
-
-
-def test_tables_have_no_statistics_so_all_blocks_are_read():
-    table = pa.table({"x": range(4)})
-    where = Where.of(TableIndex([table], table.schema), field("x") > 100)
-    assert where.blocks.tolist() == [True]
-    assert where.describe()["op"] == "where"
-    assert where.describe()["blocks"] == 1
 
 
 def test_a_decision_is_saved_beside_the_index_for_each_filter_and_partitioning(files, kept, monkeypatch):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import numbers, write, write_numbers
 from midepoch._common.files import framed, unframed
-from midepoch.dataset import file_rows
 from midepoch.formats import EMPTY, Block, Scan
 from midepoch.index.build import open_index
 from midepoch.index.index import MAGIC, IndexView, index_bytes
@@ -24,20 +23,6 @@ def index_file(kept):
     return path
 
 
-@pytest.mark.parametrize("in_memory", [False, True], ids=["mapped", "in-memory"])
-def test_an_index_can_be_pickled(folder, tmp_path, kept, in_memory):
-    (tmp_path / "file").touch()
-    view = open_index(folder, index_dir=tmp_path / "file" / "x" if in_memory else kept).view
-    copied = pickle.loads(pickle.dumps(view))
-    assert copied.names == view.names
-    assert copied.fingerprint == view.fingerprint
-    assert copied.block_starts.tolist() == view.block_starts.tolist()
-    assert copied.schemas == view.schemas
-    assert copied.saved_at == view.saved_at
-    assert (copied.saved_at is None) == in_memory
-    assert copied.path(0) == str(folder / "0.arrow")
-
-
 def test_a_pickled_index_is_not_taken_for_another(folder, kept):
     pickled = pickle.dumps(open_index(folder, index_dir=kept).view)
     path = index_file(kept)
@@ -48,14 +33,6 @@ def test_a_pickled_index_is_not_taken_for_another(folder, kept):
     again = pickle.loads(pickled)
     with pytest.raises(me.DataChangedError, match="changed and were indexed again"):
         _ = again.rows
-
-
-def test_a_pickled_index_whose_file_is_gone_says_so(folder, kept):
-    pickled = pickle.dumps(me.read(folder, index_dir=kept))
-    index_file(kept).unlink()
-    again = pickle.loads(pickle.dumps(pickle.loads(pickled)))
-    with pytest.raises(me.DataChangedError, match=r"The index of .*data is gone from .*\.index"):
-        next(iter(again))
 
 
 def test_a_worker_that_starts_after_the_index_was_removed_says_why(folder, kept):
@@ -98,22 +75,6 @@ def test_a_forged_index_with_a_right_checksum_is_damaged_and_made_again(folder, 
     assert list(me.read(folder, index_dir=kept)) == expected
 
 
-def test_an_opened_index_is_mapped_not_read(folder, kept):
-    me.read(folder, index_dir=kept)
-    view = IndexView.load(str(folder), str(index_file(kept)))
-    for name in ("offset", "length", "rows"):
-        buffer = view._blocks[name].chunk(0).buffers()[1]
-        assert view._content.address <= buffer.address < view._content.address + view._content.size
-
-
-def test_the_identity_of_data_changes_with_a_file(tmp_path):
-    path = write_numbers(tmp_path / "a.arrow", 0, 10)
-    before = file_rows(me.read(path), "").index.view.identity
-    assert before == file_rows(me.read(path).shuffle(), "").index.view.identity
-    write_numbers(tmp_path / "a.arrow", 1, 11)
-    assert before != file_rows(me.read(path), "").index.view.identity
-
-
 SCHEMAS = [pa.schema([("x", "int64")]), pa.schema([("x", "int64"), ("y", "string")], {"a": "b"})]
 NUMBERS = st.integers(0, 2**60)
 SCANS = st.one_of(
@@ -150,23 +111,3 @@ def test_blocks_are_numbered_over_all_files(scans):
     ]
     assert [view.block(number) for number in range(len(expected))] == expected
     assert view.rows == sum(block[2] for scan in scans for block in scan.blocks)
-
-
-def test_a_schema_that_many_files_share_is_stored_once():
-    few, many = (index_bytes(*_files(count)).size for count in (1, 1000))
-    _, view = viewed([Scan("arrow", SCHEMAS[0], [])] * 50)
-    assert len(view.distinct_schemas) == 1
-    assert many < few + 1000 * 60
-
-
-def _files(count):
-    wide = pa.schema([(f"column {number}", "int64") for number in range(100)])
-    names = tuple(map(str, range(count)))
-    return Listing("", "", names, (FileStamp(1, 1),) * count), [Scan("arrow", wide, [])] * count
-
-
-def test_the_same_files_make_the_same_bytes():
-    scans = [Scan("arrow", SCHEMAS[1], [(0, 10, 2)])]
-    listing, view = viewed(scans)
-    assert index_bytes(listing, scans).equals(index_bytes(listing, scans))
-    assert view.checksum == IndexView("/elsewhere", index_bytes(listing, scans)).checksum

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch._common.world import default_index_dir
 from midepoch.index.build import open_index
 from midepoch.index.saved import clean, forget
 
@@ -42,18 +41,6 @@ def test_flipped_bytes_are_noticed_and_the_index_built_again(folder, kept, scann
     assert str(path) in caplog.text
 
 
-def test_an_index_of_other_length_is_built_again(folder, kept, scanned):
-    me.read(folder, index_dir=kept)
-    path = index_file(kept)
-    whole = path.read_bytes()
-    for size in (0, 1, 15, 16, 17, 100, len(whole) // 2, len(whole) - 17, len(whole) - 16, len(whole) - 1):
-        path.write_bytes(whole[:size] or whole + b"more")
-        scanned.clear()
-        assert values(me.read(folder, index_dir=kept)) == list(range(30)), size
-        assert len(scanned) == 3, size
-        assert path.read_bytes() == whole
-
-
 def test_an_index_folder_that_cannot_be_written_is_a_warning_not_an_error(folder, tmp_path, caplog):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
@@ -62,37 +49,6 @@ def test_an_index_folder_that_cannot_be_written_is_a_warning_not_an_error(folder
     assert values(dataset) == list(range(30))
     assert "The index cannot be kept in" in caplog.text
     assert str(blocked / "index") in caplog.text
-
-
-def test_a_full_disk_leaves_no_half_written_index(folder, kept, monkeypatch, caplog):
-    def full(self, path):
-        self.write_bytes(self.read_bytes()[:10])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", full)
-        assert values(me.read(folder, index_dir=kept)) == list(range(30))
-    assert "No space left on device" in caplog.text
-    assert [path.name for path in kept.iterdir() if path.suffix != ".lock"] == []
-    assert values(me.read(folder, index_dir=kept)) == list(range(30))
-
-
-def test_the_environment_chooses_the_folder(folder, tmp_path, monkeypatch):
-    monkeypatch.setenv("MIDEPOCH_INDEX_DIR", str(tmp_path / "chosen"))
-    assert default_index_dir() == tmp_path / "chosen"
-    me.read(folder)
-    assert index_file(tmp_path / "chosen").is_file()
-    me.read(folder, index_dir=tmp_path / "argument")
-    assert index_file(tmp_path / "argument").is_file()
-
-
-def test_without_a_choice_the_index_is_in_the_users_cache(tmp_path, monkeypatch):
-    monkeypatch.delenv("MIDEPOCH_INDEX_DIR")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert default_index_dir() == tmp_path / "cache" / "midepoch" / "index"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert default_index_dir() == tmp_path / ".cache" / "midepoch" / "index"
 
 
 def test_an_index_of_other_files_under_the_same_name_is_not_used(folder, kept, scanned):

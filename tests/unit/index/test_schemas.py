@@ -27,13 +27,6 @@ def text(name="a.csv", **types):
     return FileSchema(name, "text", pa.schema(list(types.items())))
 
 
-def test_columns_come_in_the_order_that_is_asked_for():
-    schemas = [fixed(x="int64", y="string", z="bool"), fixed("b.parquet", z="bool", y="string", x="int64")]
-    assert common_schema(schemas, ["z", "x"]).names == ["z", "x"]
-    assert common_schema(schemas, None).names == ["x", "y", "z"]
-    assert common_schema(schemas, []).names == []
-
-
 def test_metadata_is_that_of_the_first_file():
     schemas = [fixed(metadata={"a": "1"}, x="int64"), fixed("b.parquet", metadata={"a": "2"}, x="int64")]
     assert common_schema(schemas, None).metadata == {b"a": b"1"}
@@ -131,12 +124,6 @@ def view_of(*scans):
     names = tuple(f"{number}.file" for number in range(len(scans)))
     listing = Listing("", "/data", names, tuple(FileStamp(3, 0) for _ in scans))
     return IndexView("/data", index_bytes(listing, scans))
-
-
-def test_the_schema_of_an_index_is_that_of_its_files():
-    parquet, csv = pa.schema([("x", "double")]), pa.schema([("x", "int64")])
-    view = view_of(Scan("parquet", parquet, []), Scan(EMPTY, None, ()), Scan("csv", csv, []), Scan("csv", csv, []))
-    assert schema_of(view, None) == parquet
 
 
 def test_files_of_one_schema_and_two_formats_are_told_apart():

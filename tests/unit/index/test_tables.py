@@ -8,7 +8,6 @@ import pytest
 
 import midepoch as me
 from midepoch.dataset import file_rows
-from midepoch.formats import Block
 from midepoch.index.tables import BLOCK_ROWS, MOST_BLOCKS, NumberIndex, TableIndex
 
 
@@ -38,12 +37,6 @@ def test_each_table_is_a_file_and_each_record_batch_a_block(index):
         [10, 11, 12],
     ]
     assert index.schema(None).names == ["x", "y"]
-
-
-def test_blocks_are_views_of_the_table(index):
-    (first, *_) = read(index, index.schema(["y"]))
-    source = index._batches[0][0]["y"].buffers()[2]
-    assert first["y"].buffers()[2].address == source.address
 
 
 def test_a_pickled_index_is_the_same(index):
@@ -89,11 +82,6 @@ def test_all_numbers_are_there_once(rows):
     reader = index.open(0, index.schema(None))
     blocks = [index.view.block(number)[1] for number in range(len(index.view.block_rows))]
     assert [n for block in blocks for n in reader.read(block)["n"].to_pylist()] == list(range(rows))
-
-
-def test_a_block_is_a_run_of_numbers():
-    reader = NumberIndex(9, "list", "n").open(0, NumberIndex(9, "list", "n").schema(None))
-    assert reader.read(Block(0, 4, 0, 3)).to_pydict() == {"n": [4, 5, 6]}
 
 
 def test_so_many_rows_that_their_blocks_would_not_fit_open_at_once():

@@ -1,7 +1,6 @@
 """Orders: complete, reproducible, different from epoch to epoch, and composed the way they are written."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +11,11 @@ from midepoch.order.orders import (
     Sequential,
     Shuffle,
     ShuffledPieces,
-    ShuffledRows,
     build_order,
     lanes_by_file,
     piece_costs,
 )
-from midepoch.order.selection import ChunkedNumbers, Listed, Slices
+from midepoch.order.selection import Slices
 from midepoch.order.windows import VIRTUAL_PER_BLOCK, Blocks, bounds_of
 
 
@@ -137,9 +135,3 @@ def test_a_piece_of_a_decoded_block_takes_all_its_bytes_and_one_of_a_divisible_b
     assert piece_costs(Slices(intervals=((8, 9), (3, 5))).apply(base)).nbytes.tolist() == [10, 40, 10]
     kept = Ranges.of_blocks(np.array([0, 10]), pieces, np.array([True, False, True, True]), blocks)
     assert piece_costs(kept).nbytes.tolist() == [40, 30, 0]
-
-
-def test_the_bytes_of_pieces_with_rows_of_several_blocks_are_unknown():
-    base = sequential([12], 4)
-    assert piece_costs(ShuffledRows(base, key=1)) is None
-    assert piece_costs(Listed(base, ChunkedNumbers(pa.chunked_array([[0, 11]])))) is None

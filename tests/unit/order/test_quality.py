@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledWindows, Slice, build_order
+from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledWindows, build_order
 from midepoch.order.quality import full_permutation, measure_quality
 from midepoch.order.selection import ChunkedNumbers, Listed
 
@@ -49,29 +49,12 @@ def test_a_full_permutation_comes_from_as_many_blocks_as_chance_allows():
     assert measured.blocks_per_batch == pytest.approx(rows // block * (1 - missed), rel=0.01)
 
 
-def test_the_full_permutation_keeps_what_was_selected():
-    base = sequential(1000, 10)
-    steps = [Slice(start=100, stop=300), Shuffle(seed=1, level="file", window=1)]
-    for given in (steps, steps[:1]):
-        order = full_permutation(base, given, 0)
-        assert sorted(order.rows(np.arange(order.size)).tolist()) == list(range(100, 300))
-        assert order.rows(np.arange(order.size)).tolist() != list(range(100, 300))
-
-
 def test_the_last_batch_is_in_the_sample():
     # 100,000 rows, of which the last 500 come from one block. The others come from two blocks in turn.
     mixed = np.arange(99_500) // 2 + np.where(np.arange(99_500) % 2, 49_750, 0)
     numbers = pa.chunked_array([np.append(mixed, np.arange(99_500, 100_000))])
     order = Listed(sequential(100_000, 10), ChunkedNumbers(numbers))
     assert quality([order], 500, batch_size=100).fewest_blocks == 1
-
-
-def test_a_window_of_one_block_is_told_from_a_permutation():
-    base = sequential(100_000, 1000)
-    permutation = full_permutation(base, [], 0)
-    measured = quality([windows_of_one_block(base)], 1000, batch_size=500, permutation=permutation)
-    assert (measured.blocks_per_batch, measured.fewest_blocks) == (1, 1)
-    assert measured.blocks_of_permutation > 95
 
 
 def test_the_work_does_not_grow_with_the_rows():

@@ -17,7 +17,6 @@ from midepoch.order.windows import Blocks
 
 SIZES = st.one_of(st.integers(0, 5), st.integers(0, 4 * GROUP), st.integers(2000, 2100))
 SEEDS = st.integers(-3, 1 << 40)
-LEVELS = st.sampled_from(["file", "block", "row"])
 
 
 def plain(size, block=7, file=50):

@@ -3,14 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 import midepoch as me
 from columns import DAYS, SCALARS, STAMPS, TYPES, table_of, with_nulls
 from files import KINDS, numbers, write
 from midepoch.formats.base import as_read
 from midepoch.testing import same
-from midepoch.values.columns import arrow_batches, arrow_columns, even_array, to_python
+from midepoch.values.columns import arrow_batches, arrow_columns, to_python
 
 
 @pytest.mark.parametrize("nulls", [False, True], ids=["full", "nulls"])
@@ -56,15 +55,6 @@ def test_batches_sliced_from_many_rows_equal_batches_converted_alone(name, form,
         alone = [arrow_columns(whole.slice(at, size), form) for at in range(0, 15, size)]
         assert len(cut) == len(alone)
         assert all(map(same, cut, alone))
-
-
-def test_tensors_of_batches_do_not_share_memory():
-    whole = pa.record_batch({"v": range(6)})
-    first, second = arrow_batches(whole, 3, "torch")
-    first["v"][:] = -1
-    assert first["v"].untyped_storage().nbytes() == 24
-    assert second["v"].tolist() == [3, 4, 5]
-    assert whole["v"].to_pylist() == list(range(6))
 
 
 ODD = [float("nan"), -0.0, float("inf"), -float("inf"), 5e-324, 0.1, 16_777_217.0]
@@ -156,20 +146,6 @@ def test_null_floats_are_nan_and_null_times_nat(tmp_path):
     assert batch["d"][0] == np.datetime64("2020-02-27")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [name for name in SCALARS if name.startswith(("int", "uint", "float", "bool"))])
-def test_numbers_become_tensors(tmp_path, name, kind):
-    arrow_type, plain = TYPES[name]
-    path = write(tmp_path / "a.data", table_of(arrow_type, plain), kind)
-    (batch,) = me.read(path).with_format("torch").batch(5)
-    assert isinstance(batch["v"], torch.Tensor)
-    assert str(batch["v"].dtype) == f"torch.{name}"
-    assert batch["v"].tolist() == plain
-    rows = [row["v"] for row in me.read(path).with_format("torch")]
-    assert all(isinstance(row, torch.Tensor) and row.shape == () for row in rows)
-    assert [row.item() for row in rows] == plain
-
-
 def test_tensors_are_writable_and_independent_of_the_file(tmp_path):
     path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(range(8)), "m": pa.array([[1.0, 2.0]] * 8)}))
     before = path.read_bytes()
@@ -182,15 +158,6 @@ def test_tensors_are_writable_and_independent_of_the_file(tmp_path):
     assert again["v"].tolist() == list(range(8))
     assert again["m"].tolist() == [[1.0, 2.0]] * 8
     assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("form", ["numpy", "torch"])
-def test_fixed_size_lists_become_matrices(tmp_path, form):
-    path = write(tmp_path / "a.arrow", table_of(*TYPES["matrix"]))
-    batches = list(me.read(path).with_format(form).batch(2))
-    assert [tuple(batch["v"].shape) for batch in batches] == [(2, 2, 2), (2, 2, 2), (1, 2, 2)]
-    assert [row for batch in batches for row in batch["v"].tolist()] == TYPES["matrix"][1]
-    assert [tuple(row["v"].shape) for row in me.read(path).with_format(form)] == [(2, 2)] * 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,26 +194,3 @@ def test_column_names_can_be_anything(tmp_path):
     batch = pa.record_batch([pa.array([number]) for number in range(len(names))], names=names)
     path = write(tmp_path / "a.arrow", batch)
     assert list(me.read(path)) == batch.to_pylist()
-
-
-@pytest.mark.parametrize("kind", [pa.list_(pa.int16()), pa.large_list(pa.int16()), pa.list_(pa.int16(), 3)], ids=str)
-def test_slices_of_slices_of_lists_are_the_right_views(kind):
-    numbers = pa.array(range(40), pa.int16()).slice(7)  # which do not begin at the start of their memory
-    if pa.types.is_fixed_size_list(kind):
-        column = pa.FixedSizeListArray.from_arrays(numbers, 3)
-    else:
-        make = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
-        column = make.from_arrays(pa.array(range(2, 33, 3), "int32" if make is pa.ListArray else "int64"), numbers)
-    for start, stop in [(0, 10), (1, 2), (4, 9), (9, 10)]:
-        part = column.slice(start, stop - start)
-        assert even_array(part).tolist() == part.to_pylist()
-        assert even_array(part.slice(0, 1)).tolist() == part.to_pylist()[:1]
-        assert even_array(part).base is not None
-
-
-def test_nulls_outside_a_slice_make_no_difference():
-    column = pa.array([[1, 2], None, [3, None], [5, 6], [7, 8]])
-    assert even_array(column.slice(3)).tolist() == [[5, 6], [7, 8]]
-    assert even_array(column.slice(2)) is None
-    assert even_array(column.slice(0, 2)) is None
-    assert even_array(pa.array([[], []], pa.list_(pa.int8()))).shape == (2, 0)

@@ -10,8 +10,8 @@ import torch
 import midepoch as me
 from files import numbers, write
 from midepoch.testing import same
-from midepoch.values.arrow import concat_batches, standalone
-from midepoch.values.convert import collate, join_columns, join_others
+from midepoch.values.arrow import standalone
+from midepoch.values.convert import join_columns, join_others
 
 
 def test_arrow_batches_promote_types_that_were_inferred_row_by_row(tmp_path):
@@ -34,17 +34,6 @@ def test_batches_whose_dictionaries_arrow_cannot_join_are_still_sent(values):
     batch = pa.record_batch({"x": coded}).slice(1, 2)
     assert same(standalone(batch).to_pylist(), batch.to_pylist())
     assert same(pickle.loads(pickle.dumps(standalone(batch))).to_pylist(), batch.to_pylist())
-
-
-def test_dicts_become_columns_and_only_ragged_columns_stay_lists():
-    items = [{"x": np.array([1, 2]), "y": np.array([3])}, {"x": np.array([4, 5]), "y": np.array([6])}]
-    batch = collate(items, "numpy", ragged=lambda name: name == "y")
-    assert same(batch, {"x": np.array([[1, 2], [4, 5]]), "y": [np.array([3]), np.array([6])]})
-
-
-def test_record_batches_of_one_schema_are_joined_without_a_cast():
-    batches = [numbers(0, 2), numbers(2, 5)]
-    assert concat_batches(batches).equals(numbers(0, 5))
 
 
 def test_parts_of_a_column_join_to_an_array_a_tensor_or_a_list():

@@ -94,15 +94,6 @@ def test_without_features_each_column_is_a_value_of_its_type(text):
     }
 
 
-def test_features_follow_the_columns_that_are_read():
-    schema = schema_of({"id": datasets.Value("int64"), "label": datasets.ClassLabel(names=["a"])})
-    chosen = pa.schema([schema.field("label"), pa.field("new", pa.int8())], schema.metadata)
-    assert [(name, feature.kind) for name, feature in features_of(chosen).items()] == [
-        ("label", "ClassLabel"),
-        ("new", "Value"),
-    ]
-
-
 @pytest.mark.parametrize("levels", [500, 5_000, 100_000])
 def test_features_that_are_nested_deeper_than_any_are_ignored(levels):
     nested = "[" * levels + '{"_type": "Value", "dtype": "int64"}' + "]" * levels

@@ -1,7 +1,6 @@
 """Images, audio and video are decoded to what `datasets` decodes."""
 
 import io
-import pickle
 import sys
 
 import datasets
@@ -113,18 +112,6 @@ def test_columns_are_chosen_by_name_or_by_kind(saved, wanted, changed):
         assert changed - {"many", "image"} <= differ <= changed
 
 
-def test_decode_can_be_shuffled_batched_counted_resumed_and_pickled(saved):
-    dataset = opened(saved).select_columns(["id", "gray"]).shuffle(1, level="row").decode()
-    batch = next(iter(dataset.batch(4)))
-    assert [one.getpixel((4, 2)) for one in batch["gray"]] == [
-        PIL.Image.open(io.BytesIO(picture(number))).convert("L").getpixel((4, 2)) for number in batch["id"]
-    ]
-    assert len(dataset) == 4
-    assert dataset.state_dict()["fingerprint"]["pipeline"][-1] == {"op": "decode", "fn": "Decode"}
-    me.testing.assert_resumes(dataset.map(lambda row: {"gray": pixels(row["gray"])}))
-    assert len(list(pickle.loads(pickle.dumps(dataset)))) == 4
-
-
 def test_columns_of_bytes_are_decoded_as_images_and_others_raise(tmp_path):
     pq.write_table(pa.table({"png": [picture(3), None], "id": [1, 2]}), tmp_path / "a.parquet")
     dataset = me.read(tmp_path / "a.parquet")
@@ -138,13 +125,6 @@ def test_columns_of_bytes_are_decoded_as_images_and_others_raise(tmp_path):
         dataset.decode("jpg")
     with pytest.raises(ValueError, match=r"decode after batch is not possible: it works on single rows"):
         dataset.batch(2).decode("png")
-
-
-def test_the_error_of_a_broken_image_names_its_row(tmp_path):
-    pq.write_table(pa.table({"png": [picture(3), b"no picture"]}), tmp_path / "a.parquet")
-    with pytest.raises(PIL.UnidentifiedImageError) as caught:
-        list(me.read(tmp_path / "a.parquet").decode("png"))
-    assert any("decode" in note and "a.parquet" in note and "1" in note for note in caught.value.__notes__)
 
 
 def test_values_may_be_bytes_paths_or_dicts_of_either(tmp_path):

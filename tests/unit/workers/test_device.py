@@ -12,7 +12,6 @@ import torch
 import midepoch as me
 from midepoch import loader as loaders
 from midepoch.delivery.turns import Turns
-from midepoch.errors import StaleIteratorError
 from midepoch.workers import device as devices
 from midepoch.workers.device import CudaCopies, on_device, start_copies
 from worlds import write_files
@@ -121,15 +120,6 @@ def test_what_was_made_before_an_error_is_delivered_before_it_is_raised(tmp_path
         received.extend(int(row["short"]) for row in loader)
     assert received == [*range(30)]
     assert loader.state_dict()["turn"] == 30
-
-
-def test_an_iterator_that_is_out_of_date_delivers_nothing_more(dataset):
-    loader = me.Loader(dataset, num_workers=1, device="cpu", prefetch_factor=1)
-    rows = iter(loader)
-    next(rows)
-    loader.close()
-    with pytest.raises(StaleIteratorError):
-        next(rows)
 
 
 @dataclass(frozen=True)

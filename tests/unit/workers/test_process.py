@@ -1,7 +1,5 @@
 """What a worker runs: its items arrive in order and unchanged, and it is ahead as far as it may be."""
 
-from itertools import pairwise
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -145,45 +143,3 @@ def test_rows_are_sent_as_columns_many_at_a_time(memory, size):
     turns = main.rest()
     assert [item for item, _ in turns] == list(items)
     assert [cursor for _, cursor in turns] == list(map(tuple, cursors.tolist()))
-
-
-@pytest.mark.parametrize("ahead", [None, 1, 6])
-@pytest.mark.parametrize("pause", [-1.0, 1000.0])
-def test_short_runs_of_rows_share_a_message_with_what_else_is_sent(memory, monkeypatch, pause, ahead):
-    monkeypatch.setattr(process, "PAUSE", pause)
-    texts = [f"{number} " * 2000 for number in range(600)]
-    rows = Rows(pa.RecordBatch.from_pydict({"text": texts}))
-    main = Main(memory, ahead=ahead)
-    bounds = [0, 40, 41, 200, 240, 241, 242, 400, 590, 600]
-    for begin, end in pairwise(bounds):
-        main.send(Turns(RowItems(rows.slice(begin, end)), np.arange(begin, end)[:, None]))
-        if begin == 200:
-            main.send(Turns(["another"], [(7,)], empty=2, places=np.array([1])))
-        assert ahead is None or main.most_ahead <= 1.5 * ahead
-    main.flush()
-    sent = len(main.places)
-    turns = main.rest()
-    expected = [({"text": text}, (number,)) for number, text in enumerate(texts)]
-    expected[240:240] = [(None, None), ("another", (7,)), (None, None)]
-    assert turns == expected
-    if pause > 0 and ahead is None:
-        size = sum(map(len, texts))
-        assert sent <= 2 * -(-size // MESSAGE_BYTES), "the messages are at least half full"
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-def test_messages_are_large_while_the_main_process_has_much_to_receive(memory, monkeypatch, at_once):
-    monkeypatch.setattr(process, "PAUSE", -1.0)  # every item takes long
-    monkeypatch.setattr(process, "AHEAD_BYTES", 4 * MESSAGE_BYTES)
-    main, sizes = Main(memory, at_once), []
-    monkeypatch.setattr(main, "report", lambda *place: (sizes.append(items_in(memory, place)), report(*place)))
-    report = Main.report.__get__(main)
-    for number in range(60):
-        main.send(numbered([np.full(MESSAGE_BYTES // 10, number, np.uint8)]))
-    main.flush()
-    assert [int(item[0]) for item, _ in main.rest()] == list(range(60))
-    if at_once:
-        assert set(sizes) == {1}
-    else:
-        assert set(sizes[:20]) == {1}
-        assert max(sizes) > 8

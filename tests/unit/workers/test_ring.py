@@ -57,14 +57,6 @@ def test_what_one_process_writes_another_reads_also_after_it_grew():
     memory.free()
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
-def test_it_has_no_name():
-    memory = SharedMemory()
-    memory.grow(STEP)
-    assert os.readlink(f"/proc/self/fd/{memory._file}") == "/memfd:midepoch (deleted)"
-    memory.free()
-
-
 def test_no_room_is_an_error_that_says_what_to_do(monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

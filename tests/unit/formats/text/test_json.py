@@ -103,12 +103,6 @@ def test_a_field_that_only_some_files_have_is_null_in_the_others(tmp_path):
     assert rows_of(tmp_path, columns=["b"]) == [{"b": None}, {"b": "x"}]
 
 
-def test_lists_of_nulls_inside_of_others(tmp_path):
-    rows = [{"a": {"b": []}, "c": [[], [None]]}, {"a": {"b": [None]}, "c": [[None, None]]}]
-    (tmp_path / "a.jsonl").write_bytes(lines(rows))
-    assert rows_of(tmp_path) == rows
-
-
 def test_nan_and_infinity(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"x": NaN}\n{"x": Infinity}\n')
     got = values(me.read(tmp_path))

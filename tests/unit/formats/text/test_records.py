@@ -42,22 +42,6 @@ def test_shuffled_and_resumed(tmp_path, kind, suffix, pack):
         assert_resumes(me.read(path).shuffle(seed=3, level=level, window=7).lanes(2), every=9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_blocks_cover_the_records_without_gap_and_overlap(tmp_path, kind):
-    path = text_file(tmp_path / f"a.{kind}", ROWS)
-    for read in (7, 64, 1 << 20):
-        with small_blocks(records=4, size=90, read=read):
-            scan = scan_file(str(path))
-        if read == 7:
-            first = scan.blocks
-        assert scan.blocks == first
-    ends = [offset + length for offset, length, _ in first]
-    assert [offset for offset, _, _ in first][1:] == ends[:-1]
-    assert sum(rows for _, _, rows in first) == 50
-    assert all(rows <= 4 for _, _, rows in first)
-    assert scan_file(str(path)).blocks == [(first[0][0], ends[-1] - first[0][0], 50)]
-
-
 def test_columns_are_picked_and_the_others_not_even_converted(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines([{"a": 1, "b": "x", "c": [1]}, {"b": "y"}]))
     (tmp_path / "a.csv").write_text("a,b,c\n1,x,\n,y,2\n")
