@@ -39,23 +39,6 @@ def items_of(flow):
     return [item for item, _, _ in flow.as_single_items()]
 
 
-def ids_of(flow):
-    return [item["id"] for item in items_of(flow)]
-
-
-def assert_resumes_anywhere(stage, sizes, **options):
-    """Opened at the cursor after any output, a stage yields exactly the outputs that follow, with the same cursors."""
-
-    def outputs(cursor):
-        inputs = flow_of(sizes, start=cursor[0], **options)
-        return list(stage.flow(inputs, cursor, CONTEXT).as_single_items())
-
-    whole = outputs((0, 0) if stage.many_outputs else (0,))
-    for number, (_, cursor, _) in enumerate(whole, start=1):
-        assert repr(outputs(cursor)) == repr(whole[number:])
-    return whole
-
-
 @dataclass(frozen=True, kw_only=True)
 class NumbersSource:
     """A source of ``rows`` numbered rows, cut evenly into lanes."""

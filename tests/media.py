@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import soundfile
 
 
-def picture(shade: int, kind: str = "PNG", size: tuple[int, int] = (6, 4)) -> bytes:
+def picture(shade: int, kind: str = "PNG", size: tuple[int, int] = (6, 4), mode: str = "RGB") -> bytes:
     """The bytes of an image of one shade with a black corner."""
     file = io.BytesIO()
-    image = PIL.Image.new("RGB", size, (shade % 256, 0, 255))
-    image.putpixel((0, 0), (0, 0, 0))
+    image = PIL.Image.new(mode, size, (shade % 256, 0, 255) if mode == "RGB" else shade)
+    image.putpixel((0, 0), (0, 0, 0) if mode == "RGB" else 0)
     image.save(file, kind)
     return file.getvalue()
 
@@ -27,10 +27,11 @@ def shade_of(image: Any) -> int:
     return int(np.asarray(image)[-1, -1, 0])
 
 
-def tone(samples: int = 40, rate: int = 8000, kind: str = "WAV") -> bytes:
-    """The bytes of an audio file whose samples rise evenly."""
+def tone(samples: int = 40, rate: int = 8000, kind: str = "WAV", channels: int = 1) -> bytes:
+    """The bytes of an audio file whose samples rise evenly, the same in all channels."""
     file = io.BytesIO()
-    soundfile.write(file, np.linspace(-0.5, 0.5, samples, dtype=np.float32), rate, format=kind)
+    rising = np.linspace(-0.5, 0.5, samples, dtype=np.float32)
+    soundfile.write(file, np.stack([rising] * channels, axis=1).squeeze(), rate, format=kind)
     return file.getvalue()
 
 

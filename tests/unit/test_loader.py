@@ -166,23 +166,11 @@ def test_empty_lists_of_text_stay_lists_after_a_function(tmp_path):
         ]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"dataset": "data"},
-        {"shuffle": True},
-        {"num_workers": -1},
-        {"even": "odd"},
-        {"timeout": -1},
-        {"prefetch_factor": 2},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_a_loader_whose_constructor_raised_has_a_repr(dataset, wrong):
+def test_a_loader_whose_constructor_raised_has_a_repr(dataset):
     loader = object.__new__(me.Loader)
     assert "Loader object at" in repr(loader)
-    with pytest.raises((TypeError, ValueError)):
-        loader.__init__(**{"dataset": dataset, **wrong})
+    with pytest.raises(ValueError, match="num_workers is -1"):
+        loader.__init__(dataset, num_workers=-1)
     assert "Loader" in repr(loader)
 
 

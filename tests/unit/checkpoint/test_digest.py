@@ -2,7 +2,7 @@
 
 import pytest
 
-from midepoch.checkpoint.digest import NOT_KEPT, ONE_RANK, RowDigest, merge_digests
+from midepoch.checkpoint.digest import ONE_RANK, RowDigest
 
 MOST = (1 << 64) - 1
 
@@ -36,15 +36,3 @@ ZERO = "0" * 16
 def test_a_damaged_digest_is_refused(text):
     with pytest.raises(ValueError, match=r"expected|no rank"):
         RowDigest.read(text)
-
-
-def test_ranks_are_added_to_what_was_before():
-    start = RowDigest(before=MOST)
-    ranks = [start.after(own, rank, 3) for rank, own in enumerate([1, 0, 2])]
-    assert merge_digests(ranks) == RowDigest(before=2)
-    assert [digest.total for digest in ranks] == [0, MOST, 2]
-    assert merge_digests(ranks[:2]) == RowDigest(unknown=ONE_RANK)
-    assert merge_digests([start, start]) == start
-    assert merge_digests([None, None]) is None
-    assert merge_digests([ranks[0], None, ranks[2]]) == RowDigest(unknown=NOT_KEPT)
-    assert merge_digests([RowDigest(before=5), *ranks[1:]]) == RowDigest(unknown=ONE_RANK)

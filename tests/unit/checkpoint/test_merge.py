@@ -134,19 +134,3 @@ def test_E4_ranks_several_epochs_apart_merge_until_a_state_has_forgotten(folder)
                 match=r"State 0 \(from 0\) is in epoch 0 and state 1 in epoch 5.*keeps the last 4 epochs.*in_step",
             ):
                 me.merge_states(states)
-
-
-def test_E4_a_merged_state_with_nothing_left_ends_its_epoch_on_all_ranks(folder):
-    """Both ranks have delivered their last item, and none has asked for another."""
-    lengths = [len(ids(dataset)) for dataset in shards(folder)]
-    merged = me.merge_states([after(dataset, items) for dataset, items in zip(shards(folder), lengths, strict=True)])
-    assert merged["epoch"] == 0
-    second = epochs_of(folder, 2)[1]
-    for ranks in (1, 2, 3):
-        got = []
-        for dataset in shards(folder, ranks):
-            dataset.load_state_dict(merged)
-            assert ids(dataset) == []
-            got += ids(dataset)
-            assert dataset.epoch == 2
-        assert sorted(got) == sorted(second)

@@ -1,96 +1,13 @@
 """The dataset itself: what each method returns, what it refuses, and the position of the iteration."""
 
-import copy
-import json
-import logging
 import pickle
-from itertools import islice
 
 import pytest
 
 import midepoch as me
-from midepoch._common.checks import log_once
 from midepoch.dataset import with_launched_shard
 from midepoch.sources.blocks import FileBlocks
 from worlds import ids, is_kept, plus_one, spread, write_files
-
-
-def test_one_process_reads_file_after_file_row_after_row(folder):
-    assert ids(me.read(folder)) == list(range(60))
-
-
-def test_a_loop_that_was_left_starts_again_unless_its_state_is_loaded(folder):
-    dataset = me.read(folder)
-    for _ in range(2):
-        for row in dataset:
-            if row["id"] == 9:
-                break
-        assert row["id"] == 9
-    dataset.load_state_dict(dataset.state_dict())
-    assert ids(dataset) == list(range(10, 60))
-    assert dataset.epoch == 1
-
-
-def test_E5_a_peek_inside_a_loop_changes_no_checkpoint(folder):
-    dataset = me.read(folder).shuffle(1).map(plus_one).batch(4)
-    whole = [ids([batch]) for batch in copy.copy(dataset)]
-    for cut, _ in enumerate(dataset, start=1):
-        next(iter(dataset))
-        state = dataset.state_dict()
-        resumed = copy.copy(dataset)
-        resumed.load_state_dict(state)
-        assert [ids([batch]) for batch in resumed] == whole[cut:]
-        assert resumed.epoch == 1
-
-
-@pytest.mark.parametrize("level", [None, "file", "block", "row"])
-def test_D4_an_old_iterator_delivers_nothing_more(folder, level):
-    dataset = me.read(folder) if level is None else me.read(folder).shuffle(1, level=level)
-    state = dataset.state_dict()
-    for outdate in (lambda: dataset.load_state_dict(state), lambda: dataset.set_epoch(7)):
-        rows = iter(dataset)
-        next(rows)
-        before = rows.state_dict()
-        outdate()
-        with pytest.raises(me.StaleIteratorError):
-            next(rows)
-        assert rows.state_dict() == before
-
-
-def test_E5_each_iterator_has_a_state_of_its_own(folder):
-    dataset = me.read(folder).shuffle(1)
-    whole = ids(copy.copy(dataset))
-    first, second = iter(dataset), iter(dataset)
-    got = ids([*islice(first, 7)]), ids([*islice(second, 21)])
-    for iterator, rows in zip((first, second), got, strict=True):
-        resumed = copy.copy(dataset)
-        resumed.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
-        assert rows + ids(resumed) == whole
-    assert not hasattr(first, "load_state_dict")
-
-
-@pytest.mark.parametrize("size", [None, 4])
-def test_an_iterator_that_raised_has_ended_and_keeps_its_position(folder, size):
-    def fail_at_30(row):
-        if row["id"] == 30:
-            raise ValueError("bad row")
-        return row
-
-    dataset = me.read(folder).map(fail_at_30)
-    dataset = dataset if size is None else dataset.batch(size)
-    iterator, got = iter(dataset), []
-    with pytest.raises(ValueError, match="bad row"):
-        got.extend(iterator)
-    state = dataset.state_dict()
-    assert (state["epoch"], state["turn"]) == (0, len(got))
-    assert list(iterator) == []
-    assert dataset.state_dict() == state
-    dataset.load_state_dict(state)  # no loop is under way, though the iterator is still there
-
-
-def test_repeat_without_a_number_never_ends(folder):
-    endless = iter(me.read(folder).take(3).repeat())
-    assert [next(endless)["id"] for _ in range(10)] == [0, 1, 2] * 3 + [0]
 
 
 def test_lengths_are_known_without_reading(folder, monkeypatch):
@@ -114,17 +31,6 @@ def test_a_length_that_is_only_known_by_reading_raises(folder):
             len(dataset)
     with pytest.raises(TypeError, match="never ends"):
         len(me.read(folder).repeat())
-
-
-def test_file_mode_opens_no_file_twice(folder):
-    parts = [set(ids(me.read(folder).shuffle(3, window=5).shard(2, rank, "file"))) for rank in range(2)]
-    for first, last in ((0, 20), (20, 27), (27, 60)):
-        assert sum(bool(part & set(range(first, last))) for part in parts) == 1
-
-
-def test_a_shard_of_a_shard(folder):
-    parts = [me.read(folder).shard(2, one).shard(3, other) for one in range(2) for other in range(3)]
-    assert sorted(number for part in parts for number in ids(part)) == list(range(60))
 
 
 def test_shard_without_a_launcher_is_the_whole_dataset(folder):
@@ -198,24 +104,6 @@ def test_columns_that_are_not_asked_for_are_not_read(folder):
     assert next(iter(me.read(folder, columns=["text", "id"]))) == {"text": "row 0", "id": 0}
     assert next(iter(me.read(folder).select_columns("id"))) == {"id": 0}
     assert me.read(folder).select_columns("id").schema.names == ["id"]
-
-
-def test_shared_lanes_are_warned_of_once_with_the_factor(folder, caplog):
-    log_once.cache_clear()
-    with caplog.at_level(logging.WARNING, "midepoch"):
-        for rank in range(3):
-            list(me.read(folder).lanes(2).filter(is_kept).shard(3, rank))
-    assert [record.message for record in caplog.records if "keep one item in 3" in record.message]
-    assert len(caplog.records) == 1
-
-
-def test_a_dataset_survives_pickling_with_its_start_point(folder):
-    dataset = me.read(folder).shuffle(1).map(plus_one)
-    got = [row["id"] for row in islice(dataset, 10)]
-    dataset.load_state_dict(dataset.state_dict())
-    next(iter(dataset))
-    copied = pickle.loads(pickle.dumps(dataset))
-    assert got + ids(copied) == ids(me.read(folder).shuffle(1))
 
 
 def test_blocks_of_other_readers_are_not_read(tmp_path, monkeypatch):

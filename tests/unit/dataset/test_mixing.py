@@ -222,20 +222,6 @@ class TestChanges:
         alternating = [number // APART == 0 for number in whole[:60]]
         assert alternating == alternating[:2] * 30  # the schedule of the outer one continues unchanged
 
-    def test_never_resumes_in_the_pass_it_was_in(self, part):
-        def build(weights):
-            return me.mix([part("a").shuffle(1), part("d").shuffle(2)], weights, stop="never")
-
-        plain = of("d", ids(islice(build([1, 1]), 100)))
-        first = build([1, 1])
-        got = ids(islice(first, 35))
-        second = build([1, 4])
-        got += ids(islice(resumed(second, first.state_dict()), 35))
-        third = build([4, 1])
-        got += ids(islice(resumed(third, second.state_dict()), 20))
-        assert of("d", got) == plain[: len(of("d", got))]
-        assert len(of("d", got)) > 36
-
     def test_the_merged_states_of_several_ranks(self, part):
         def rank(number, *weights):
             return me.mix([part("a").filter(is_any), part("b")], weights, stop="all").lanes(4).shard(2, number)
@@ -376,31 +362,3 @@ class TestPackAfterAMixture:
 
 def repeat_tokens(row):
     return {"input_ids": row["input_ids"] * 2}
-
-
-def check_packs_are_those_without_a_survey(packed, packs):
-    pipeline, source = plan_of(packed).pipeline, plan_of(packed).pipeline.source
-    plain = replace(source, parts=tuple(replace(part, own_lengths=None) for part in source.parts))
-    uncounted = with_plan(packed, replace(plan_of(packed), pipeline=replace(pipeline, source=plain)))
-    assert packed.counted
-    assert not uncounted.counted
-    first, second = ([pack["input_ids"].tolist() for pack in islice(each, packs)] for each in (packed, uncounted))
-    assert first == second
-
-
-def test_packs_of_large_windows_of_a_mixture_are_those_without_a_survey(tmp_path):
-    """A window is delivered in several parts, of which each takes documents of the whole window."""
-    parts = {}
-    for name, rows in (("a", 9000), ("b", 5000)):
-        lists = pa.array([[row] * (1 + row % 9) for row in range(rows)], pa.list_(pa.int32()))
-        path = write_batches(tmp_path / f"{name}.arrow", pa.record_batch({"input_ids": lists}))
-        parts[name] = me.read(path).shuffle(1)
-    check_packs_are_those_without_a_survey(me.mix(parts, [2, 1], stop="all").pack(16, window=4096), None)
-
-
-@pytest.mark.parametrize("strategy", ["best_fit", "concat"])
-def test_packs_of_an_endless_mixture_are_those_without_a_survey(lists, strategy):
-    """The parts start over inside of windows, whose packs take documents of two passes."""
-    options = {} if strategy == "concat" else {"window": 5}
-    packed = me.mix([lists.shuffle(1), lists.skip(1)], [2, 1], stop="never").pack(4, strategy=strategy, **options)
-    check_packs_are_those_without_a_survey(packed, 60)

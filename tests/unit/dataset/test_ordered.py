@@ -2,12 +2,10 @@
 
 import logging
 
-import numpy as np
 import pytest
 
 import midepoch as me
 from midepoch._common.checks import log_once
-from midepoch.sources.ahead import OpenFiles
 from worlds import ids, is_kept, jitter, plus_one, spread, write_files
 
 
@@ -38,19 +36,6 @@ def test_a_split_has_the_same_rows_in_every_epoch_on_any_rank_after_any_shuffle(
         for mode in ("example", "file"):
             shards = [shuffled[1].shard(3, rank, mode) for rank in range(3)]
             assert sorted(number for shard in shards for number in ids(shard)) == fixed
-
-
-def test_a_split_acts_on_the_order_like_take_and_skip(folder):
-    dataset = me.read(folder)
-    assert ids(dataset.map(plus_one).train_test_split(9).test) == ids(dataset.train_test_split(9).test)
-    first, second = dataset.take(20).train_test_split(5)
-    assert sorted(ids(first) + ids(second)) == list(range(20))
-    inner = first.train_test_split(0.5)
-    assert sorted(ids(inner.train) + ids(inner.test) + ids(second)) == list(range(20))
-    assert ids(dataset.train_test_split(9, seed=2).test) != ids(dataset.train_test_split(9, seed=3).test)
-    assert [len(half) for half in dataset.train_test_split(np.float32(0.5))] == [30, 30]
-    assert [len(half) for half in dataset.train_test_split(np.int64(60))] == [0, 60]
-    assert [len(half) for half in dataset.take(0).train_test_split(0.5)] == [0, 0]
 
 
 @pytest.mark.parametrize("half", ["train", "test"])
@@ -96,15 +81,6 @@ def test_take_and_skip_after_a_shuffle_warn_once_that_their_rows_change(folder, 
     assert record.levelno == logging.WARNING
     assert "other rows in every epoch" in record.message
     assert "train_test_split" in record.message
-
-
-def test_rows_shuffled_over_parquet_never_hold_all_blocks(tmp_path, monkeypatch):
-    folder = write_files(tmp_path / "sparse", [4000], kinds=["parquet"], block=40)
-    monkeypatch.setattr("midepoch.sources.ahead.LEAST_HELD_BYTES", 100)
-    held, hold = [], OpenFiles.hold
-    monkeypatch.setattr(OpenFiles, "hold", lambda self, number: (hold(self, number), held.append(len(self._held)))[0])
-    assert sorted(ids(me.read(folder).shuffle(1, level="row"))) == list(range(4000))
-    assert max(held, default=0) < 5
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
 
@@ -32,14 +32,6 @@ def test_parameters_are_for_type_checkers_alone(rows):
     opened = me.Dataset[int](plan_of(rows))
     assert type(opened) is me.Dataset
     assert values(opened) == list(range(12))
-
-
-def test_types_can_be_looked_up_and_datasets_pickled(rows):
-    def prepared(dataset: me.Dataset, loader: me.Loader[int]) -> me.Dataset[dict[str, Any]]:
-        raise NotImplementedError
-
-    assert get_type_hints(prepared)["return"] == me.Dataset[dict[str, Any]]
-    assert values(pickle.loads(pickle.dumps(rows.map(dict).batch(4)))) == values(rows.batch(4))
 
 
 def test_front_doors_are_datasets_with_keys_of_their_own(rows):

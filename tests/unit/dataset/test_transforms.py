@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 import midepoch as me
-from worlds import ids, jitter, plus_one, spread
+from worlds import ids, jitter, plus_one
 
 
 def test_a_map_lays_its_result_over_the_item(folder):
@@ -13,11 +13,6 @@ def test_a_map_lays_its_result_over_the_item(folder):
     assert row == {"id": 0, "text": "row 0", "tokens": [], "maybe": None, "next": 1}
     assert next(iter(me.read(folder).map(plus_one, remove_columns=["text", "tokens", "maybe"]))) == {"id": 0, "next": 1}
     assert next(iter(me.read(folder).map(lambda row: row["id"] * 2).skip(4))) == 8
-
-
-def test_a_batched_map_that_forgets_columns_raises(folder):
-    with pytest.raises(ValueError, match=r"different lengths.*remove_columns"):
-        list(me.read(folder).map(spread, batched=True, batch_size=4))
 
 
 def test_arrow_functions_get_and_return_record_batches(folder):
@@ -28,11 +23,6 @@ def test_arrow_functions_get_and_return_record_batches(folder):
     assert ids(doubled.batch(8)) == [2 * number for number in range(60)]
     kept = me.read(folder).with_format("arrow").filter(lambda batch: pa.compute.less(batch["id"], 5), batched=True)
     assert ids(kept.batch(8)) == [0, 1, 2, 3, 4]
-
-
-def test_a_batched_filter_needs_a_value_for_each_row(folder):
-    with pytest.raises(ValueError, match="one truth value for each of the 60 rows"):
-        list(me.read(folder).filter(lambda columns: [True], batched=True))
 
 
 def test_random_numbers_depend_on_seed_epoch_and_row_alone(folder):

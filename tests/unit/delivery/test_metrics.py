@@ -112,21 +112,6 @@ def test_mixtures_have_the_share_of_each_part(dataset, counted):
     assert figures["share_b"] == 0.25
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(
-    ("change", "options"),
-    [
-        (lambda dataset: dataset.map(half), {}),
-        (lambda dataset: me.mix([dataset.map(half), dataset.map(half)], stop="first"), {}),
-        (lambda dataset: dataset, {"collate_fn": list}),
-    ],
-)
-def test_functions_are_timed_wherever_they_are_called(dataset, workers, change, options):
-    loader = me.Loader(change(dataset), batch_size=10, num_workers=workers, **options)
-    assert list(loader)
-    assert loader.metrics()["functions"] > 0
-
-
 def test_fetching_is_told_from_decoding(tmp_path, dataset):
     table = pa.table({"x": range(1000)})
     pq.write_table(table, tmp_path / "0.parquet", row_group_size=100)

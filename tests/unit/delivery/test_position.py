@@ -1,11 +1,9 @@
 """The start point, and passes that are independent of each other."""
 
 import gc
-import sys
 import weakref
 from dataclasses import replace
 from itertools import islice
-from threading import Thread
 
 import pytest
 
@@ -90,16 +88,6 @@ def test_a_pass_that_is_left_early_does_not_move_the_start_point(start_point, on
     assert start_point.epoch == 1
     assert [record.message for record in caplog.records if "starts again at the same point" in record.message] != []
     assert len(caplog.records) == 1
-
-
-def test_iterators_are_independent(start_point, one):
-    first, second = start(start_point, one), start(start_point, one)
-    got = [[next(first)], [next(second)]]
-    got[0] += [next(first), next(first)]
-    got[1] += list(second)
-    got[0] += list(first)
-    assert got == [ROWS, ROWS]
-    assert start_point.epoch == 1
 
 
 @pytest.mark.parametrize("order", ["abab", "abba", "baaa", "aabab"])
@@ -225,23 +213,6 @@ def test_an_iterator_that_is_never_used_does_not_take_the_epoch_that_was_set(sta
     assert got == [[], ROWS, ROWS]
 
 
-def test_threads_that_loop_over_one_object_leave_nothing_open(start_point):
-    one = plan(sizes=(40,))
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [Thread(target=lambda: [list(start(start_point, one)) for _ in range(30)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not start_point._open
-    start_point.load_state_dict(one, describe(Position(State()).latest(one)))
-    assert at(start_point, one) == (0, 0)
-
-
 def test_set_epoch_to_the_present_epoch_changes_nothing(start_point, one):
     items = start(start_point, one)
     next(items)
@@ -272,14 +243,6 @@ def test_a_state_that_does_not_fit_changes_nothing(start_point, damage):
         start_point.load_state_dict(one, signed({**state, **damage}))
     assert state_of(start_point, one) == state
     assert list(items) == ROWS[2:]
-
-
-def test_closed_iterators_are_forgotten(start_point, one):
-    """A position that is used for years must not collect what was left."""
-    for _ in range(20):
-        next(start(start_point, one))
-    gc.collect()
-    assert len(start_point._started) + len(start_point._open) <= 1
 
 
 class TestLoaders:
@@ -336,20 +299,6 @@ def test_E4_set_epoch_to_an_epoch_where_ranks_were_already(start_point):
     assert list(start(start_point, one)) == ROWS[3:]
     start_point.set_epoch(2)
     assert list(start(start_point, one)) == ROWS
-
-
-def test_E4_workers_that_stay_begin_an_epoch_where_ranks_were_already(start_point, in_worker):
-    one = plan(dropped=frozenset())
-    start_point.load_state_dict(one, merged_ahead(one))
-    start_point.workers = SharedWithWorkers()
-    got = []
-    for epoch in range(3):
-        start_point.workers._numbers[0] += 1
-        start_point.workers._numbers[1] = epoch
-        in_worker()
-        got.append(list(start(start_point, one)))
-        in_worker(None)
-    assert got == [ROWS, ROWS[3:], ROWS]
 
 
 def test_E4_a_later_epoch_must_fit_too(start_point):

@@ -14,8 +14,6 @@ from midepoch.delivery.reader import take_turns
 from midepoch.errors import CheckpointMismatchError
 from simulation import MemoryWorld
 
-FINGERPRINT = {"data": {}, "pipeline": []}
-
 
 def start(world, state, reader=0, readers=1, workers=1, lanes=None, mode="example"):
     ranks = readers // workers

@@ -130,25 +130,3 @@ def test_another_batch_size_counts_the_items_of_the_states_own():
         delivered = ReaderProgress(readers=2, workers=2, items=items)
         state = replace(then.start([LanePosition((1,))]), reader_progress=delivered)
         assert settled(pipeline, state).positions.expand() == [LanePosition((row,))]
-
-
-@pytest.mark.parametrize(
-    ("position", "batch", "message"),
-    [
-        (LanePosition((5,)), 1, None),
-        (LanePosition((6,)), 1, r"the cursor \[6\] of lane 1 of 2 is after the lane's end"),
-        (LanePosition((6,)), 2, None),
-        (LanePosition((7,)), 2, r"the cursor \[7\] of lane 1 of 2"),
-        (LanePosition((0,), (1, 5)), 1, None),
-        (LanePosition((0,), (1, 6)), 1, "of lane 1 of 2"),
-    ],
-    ids=str,
-)
-def test_positions_that_no_run_can_have_reached_are_refused(position, batch, message):
-    world = MemoryWorld(sizes=(3, 5), batch=batch)
-    session = Session(world.pipeline(), world.start([LanePosition((0,)), position]), 1)
-    if message is None:
-        session.check()
-        return
-    with pytest.raises(CheckpointMismatchError, match=message):
-        session.check()

@@ -74,23 +74,3 @@ def test_files_are_named_as_users_name_them(files):
         mixed.find("0.arrow", 17)
     with pytest.raises(ValueError, match=r"7\.arrow: no file is called so\. The dataset has: 0\.arrow, "):
         loader.find("7.arrow", 0)
-
-
-def test_padding_has_no_line_and_dropped_batches_have_none(files):
-    for even, steps in (("pad", 3), ("drop", 2)):
-        loader = me.Loader(me.read(files).take(20).batch(4).lanes(1).shard(2, 0), even=even)
-        assert len(loader) == steps
-        assert loader.trace(1)["rank"].to_pylist() == [0] * 4 + [1] * 4
-        assert loader.find("2.arrow", 0).num_rows == (even == "pad"), "that is a row of the last batch"
-        if even == "pad":
-            assert loader.trace(2)["rank"].to_pylist() == [0] * 4
-        with pytest.raises(IndexError, match=f"Epoch 0 has no step {steps}: it has {steps} steps"):
-            loader.trace(steps)
-
-
-def test_a_part_that_starts_over_is_traced(files):
-    mixed = me.mix({"a": me.read(files).take(3), "b": me.read(files)}, weights=[1, 1], stop="never", seed=1)
-    loader = me.Loader(mixed.lanes(1))
-    batches = iter(loader)
-    got = [next(batches)["id"] for _ in range(20)]
-    assert [ids(loader.trace(step).to_pylist())[0] for step in range(20)] == got

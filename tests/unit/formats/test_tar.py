@@ -221,30 +221,6 @@ def test_sizes_in_headers_are_not_believed(tmp_path):
         refused(tmp_path / "b.tar", "truncated|no header")
 
 
-def test_a_scan_of_an_object_reads_little_more_than_headers():
-    large = io.BytesIO()
-    with tarfile.open(fileobj=large, mode="w") as file:
-        for number in range(6):
-            for end, size in (("mp4", 5 << 20), ("json", 10)):
-                member = tarfile.TarInfo(f"{number}.{end}")
-                member.size = size
-                file.addfile(member, io.BytesIO(bytes(size)))
-    file, client = stored(large.getvalue())
-    assert sum(rows for _, _, rows in scan_file(file).blocks) == 6
-    assert sum(nbytes for _, nbytes in client.read) < 12 << 20
-    assert len(client.read) <= 16
-
-    small = io.BytesIO()
-    with tarfile.open(fileobj=small, mode="w") as file:
-        for number in range(3000):
-            member = tarfile.TarInfo(f"{number}.txt")
-            member.size = 3000
-            file.addfile(member, io.BytesIO(bytes(3000)))
-    file, client = stored(small.getvalue())
-    assert sum(rows for _, _, rows in scan_file(file).blocks) == 3000
-    assert len(client.read) <= 8
-
-
 def test_the_index_of_energon_makes_no_difference(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tar, "LARGE", 1)
     content = numbered_tar(tmp_path / "a.tar", 0, 400, 4000).read_bytes()

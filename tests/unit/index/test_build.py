@@ -8,23 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from socket import gethostname
 
-import pyarrow as pa
 import pytest
 
 import midepoch as me
 from files import values, write_numbers
-from midepoch import formats
 from midepoch._common import jobs as jobs_module
-from midepoch.formats import Block, parquet, scan_file
+from midepoch.formats import scan_file
 from midepoch.index import build
 from midepoch.index.build import (
     ListedFile,
     ScanOptions,
-    StoredBlocks,
     _scan_group,
     open_index,
 )
-from objects import parquet_bytes, stored
 
 
 def touch_later(path):
@@ -155,69 +151,3 @@ def test_a_pickled_dataset_is_small_however_many_blocks_there_are(tmp_path, kept
     write_numbers(tmp_path / "many.arrow", 0, 4000)
     few, many = (pickle.dumps(me.read(tmp_path / name, index_dir=kept)) for name in ("few.arrow", "many.arrow"))
     assert len(many) <= len(few) + 20
-
-
-def numbers(batches):
-    return [data["x"][0].as_py() for data in batches]
-
-
-def nested():
-    """Columns of all shapes, of which the names of some are the beginnings of those of others."""
-    numbers = range(60)
-    return pa.table(
-        {
-            "id": numbers,
-            "a": [{"b": number, "c": [str(number), None]} for number in numbers],
-            "a.b": [number * 3 for number in numbers],
-            "ab": [f"word {number % 3}" for number in numbers],
-            "m": pa.array([[(str(number), number)] for number in numbers], pa.map_(pa.string(), pa.int32())),
-            "none": pa.nulls(60),
-            "noise": [os.urandom(20_000) for _ in numbers],
-        }
-    )
-
-
-def open_object(content, names):
-    """An object of row groups, to be read block by block, and the client that remembers requests."""
-    file, client = stored(content)
-    scan = formats.scan_file(file)
-    wanted = pa.schema([scan.schema.field(name) for name in names])
-    blocks = [Block(number, *location) for number, location in enumerate(scan.blocks)]
-    reader = StoredBlocks(file, lambda: parquet.ParquetBlocks(file, scan.schema, wanted), lambda: None)
-    client.read.clear()
-    return reader, blocks, client, file
-
-
-@pytest.mark.parametrize("version", ["1.0", "2.6"])
-@pytest.mark.parametrize(
-    "names", [["id"], ["a"], ["a.b"], ["ab", "id"], ["m", "none"], [], ["noise"], nested().column_names]
-)
-def test_the_spans_of_a_block_are_all_that_decoding_needs(names, version, tmp_path):
-    table = nested()
-    content = parquet_bytes(table, 10, version=version, data_page_size=3000)
-    (tmp_path / "x.parquet").write_bytes(content)
-    local = parquet.ParquetBlocks(str(tmp_path / "x.parquet"), table.schema, table.select(names).schema)
-    reader, blocks, client, file = open_object(content, names)
-    assert len(blocks) == 6
-    wanted = [span for block in blocks[1:5] for span in reader._reader.spans(block)]
-    file.fetch(wanted)
-    asked = sorted(client.read)
-    file._recent = ()
-    client.read.clear()
-    read = list(reader.read_all(blocks[1:5]))
-    assert sorted(client.read) == asked
-    assert read == [local.read(block) for block in blocks[1:5]]
-    assert [data.num_rows for data in read] == [10] * 4
-    if names == table.column_names:
-        assert len(client.read) == 1
-
-
-def test_bytes_that_were_not_foreseen_are_fetched(monkeypatch):
-    table = nested().select(["id", "noise"])
-    content = parquet_bytes(table, 10, compression="none")
-    spans = parquet.ParquetBlocks.spans
-    monkeypatch.setattr(
-        parquet.ParquetBlocks, "spans", lambda self, block: [(begin, end - 1) for begin, end in spans(self, block)]
-    )
-    reader, blocks, _, _ = open_object(content, table.column_names)
-    assert pa.concat_tables(reader.read_all(blocks)).select(["id"]) == table.select(["id"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import midepoch as me
 from files import values, write_numbers
 from midepoch.index.build import open_index
-from midepoch.index.saved import clean, forget
+from midepoch.index.saved import clean
 
 
 def index_file(kept):
@@ -59,18 +59,6 @@ def test_an_index_of_other_files_under_the_same_name_is_not_used(folder, kept, s
     scanned.clear()
     assert open_index(folder, index_dir=kept).view.names == ["0.arrow", "1.arrow", "2.arrow", "9.arrow"]
     assert scanned == ["9.arrow"]
-
-
-def test_forgetting_an_index_removes_all_versions_of_its_source_and_no_other(folder, kept):
-    open_index(folder, index_dir=kept)
-    write_numbers(folder / "9.arrow", 0, 1)
-    saved_at = open_index(folder, index_dir=kept).view.saved_at
-    other = open_index(folder / "0.arrow", index_dir=kept).view.saved_at
-    assert len(list(kept.glob("*.index"))) == 3
-    forget(saved_at)
-    assert [str(path) for path in kept.glob("*.index")] == [other]
-    forget(saved_at)
-    forget(None)
 
 
 def test_an_index_that_another_process_just_removed_is_passed_over(folder, kept):

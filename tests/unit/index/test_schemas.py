@@ -215,14 +215,3 @@ def test_both_orders_give_the_same_type(one, other, both):
     assert promoted(one, one) == one
     if both is not None:
         assert promoted(one, both) == promoted(both, other) == both
-
-
-@pytest.mark.parametrize("kind", [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64()])
-def test_no_integer_is_lost(kind):
-    ends = [0, 2**kind.bit_width - 1]
-    if pa.types.is_signed_integer(kind):
-        ends = [-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1]
-    for other in (pa.int8(), pa.uint8(), pa.int32(), pa.uint32(), pa.int64()):
-        both = promoted(kind, other)
-        assert both is not None
-        assert pa.array(ends, kind).cast(both).to_pylist() == ends

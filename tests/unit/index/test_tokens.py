@@ -92,13 +92,6 @@ def test_documents_of_a_megatron_pair(tmp_path):
     assert rows(me.tokens(write_pair(tmp_path, DOCUMENTS, "int32", 4, "other"))) == documents
 
 
-def test_documents_feed_pack(tmp_path):
-    packs = me.tokens(write_pair(tmp_path, DOCUMENTS)).shuffle(seed=2).pack(16, window=8)
-    found = sorted(token for pack in packs for token in pack["input_ids"].tolist())
-    assert found == list(range(sum(LENGTHS)))
-    me.testing.assert_resumes(packs, every=3)
-
-
 def test_a_file_that_changed(tmp_path):
     path = write_flat(tmp_path / "train.bin", 100)
     dataset = me.tokens(path, dtype="uint16", length=10)

@@ -1,14 +1,11 @@
 """All ways to open a dataset agree: the default shuffle, the shard of the launcher, the names of options, executors."""
 
 import inspect
-import pickle
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 
 import midepoch as me
-from files import values, write_numbers
 from midepoch.dataset import file_rows, plan_of
 from midepoch.integrations.structured import ShuffleSplits
 from midepoch.order.orders import Shuffle
@@ -179,41 +176,3 @@ def test_options_of_the_same_name_have_the_same_default():
     names = {name for function in doors.values() for name in inspect.signature(function).parameters}
     others = {"seed", "shard_id", "world_size", "ranks", "storage_opts", "index_folder", "cache_folder"}
     assert not names & others, "another name of an option that other doors have"
-
-
-class Watched(ThreadPoolExecutor):
-    """An executor that counts its jobs."""
-
-    jobs = 0
-
-    def submit(self, *arguments, **options):
-        self.jobs += 1
-        return super().submit(*arguments, **options)
-
-
-@pytest.fixture
-def numbers(tmp_path):
-    for number in range(3):
-        write_numbers(tmp_path / "data" / f"{number}.arrow", 10 * number, 10 * number + 10)
-    return tmp_path / "data"
-
-
-INDEXED = {
-    "StructuredDataset": lambda folder, **options: me.StructuredDataset(folder, **options),
-    "create_dataloader": lambda folder, **options: me.StructuredDataset.create_dataloader(
-        folder, output_format="dict", **options
-    )[1],
-    "SimpleArrowIterableDataset": lambda folder, **options: me.SimpleArrowIterableDataset(folder, **options),
-}
-
-
-@pytest.mark.parametrize("door", INDEXED)
-def test_its_workers_scan_the_files_and_it_is_not_kept(numbers, door):
-    with Watched(2) as executor:
-        dataset = INDEXED[door](numbers, executor=executor)
-    assert executor.jobs == 3
-    rows = values(pickle.loads(pickle.dumps(dataset)))
-    assert (rows[0] if door == "create_dataloader" else rows) == list(range(30)), "that door makes batches"
-    with Watched(2) as executor:
-        INDEXED[door](numbers, executor=executor)
-    assert executor.jobs == 0, "the index was there"

@@ -9,18 +9,14 @@ from files import write
 from midepoch.dataset import Dataset, from_source
 from midepoch.dataset.read import ReadOptions
 from midepoch.errors import DataFormatError
-from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.filters import Where
 from midepoch.integrations.iceberg import (
     FIELD_ID,
     FieldIdIndex,
-    NamedField,
-    TableBlocks,
     TableColumns,
     fields_inside,
     id_of,
-    with_ids,
 )
 
 
@@ -57,42 +53,6 @@ def test_statistics_are_those_of_the_column_and_not_of_its_name(index):
     assert rows(index, ["b"], pc.field("c") == "x") == [{"b": 5}]
 
 
-def test_slices_of_nested_columns_keep_their_rows_and_nulls():
-    inner = [field("x", pa.int32(), 3), field("y", pa.int32(), 4)]
-    values = [{"x": n, "y": -n} if n % 3 else None for n in range(10)]
-    lists = [[value] * (n % 4) if n % 5 else None for n, value in enumerate(values)]
-    own = field("l", pa.list_(pa.field("element", pa.struct(inner), metadata={FIELD_ID: "2"})), 1)
-    changed = [field("y", pa.int64(), 4), field("z", pa.int64(), 9), field("w", pa.int64(), 3)]
-    wanted = field("m", pa.large_list(pa.field("element", pa.struct(changed), metadata={FIELD_ID: "2"})), 1)
-
-    class Sliced:
-        def read(self, block):
-            return batch([own], lists).slice(2, 7)
-
-    read = TableBlocks(Sliced(), [own], pa.schema([wanted]), "file", TableColumns(schema=pa.schema([wanted]))).read(
-        Block(0, 0, 0, 7)
-    )
-    expected = [
-        None if one is None else [v and {"y": v["y"], "z": None, "w": v["x"]} for v in one] for one in lists[2:9]
-    ]
-    read.validate(full=True)
-    assert read["m"].to_pylist() == expected
-
-
-def test_slices_of_maps_keep_their_rows_and_nulls():
-    def of(kind):
-        key = pa.field("key", pa.string(), nullable=False, metadata={FIELD_ID: "2"})
-        return field("m", pa.map_(key, field("value", kind, 3)), 1)
-
-    class Sliced:
-        def read(self, block):
-            return batch([of(pa.int32())], [[("a", n)] if n % 3 else None for n in range(9)]).slice(2, 5)
-
-    wanted = pa.schema([of(pa.int64())])
-    read = TableBlocks(Sliced(), [of(pa.int32())], wanted, "file", TableColumns(schema=wanted)).read(Block(0, 0, 0, 5))
-    assert read["m"].to_pylist() == [[("a", n)] if n % 3 else None for n in range(2, 7)]
-
-
 def test_a_type_that_does_not_fit_is_named(tmp_path):
     write(tmp_path / "0.parquet", batch([field("a", pa.string(), 1)], ["x"]), "parquet")
     with pytest.raises(DataFormatError, match=r"0\.parquet: 'a' is string, which does not become int64"):
@@ -100,35 +60,6 @@ def test_a_type_that_does_not_fit_is_named(tmp_path):
     assert len(me.read(tmp_path)) == 1
 
 
-def numbered(name, kind, number):
-    return pa.field(name, kind, metadata={FIELD_ID: str(number)})
-
-
 def ids(fields):
     """The ids of fields and of those inside of them."""
     return [(id_of(field), ids(fields_inside(field.type))) for field in fields]
-
-
-def test_names_give_ids_to_all_that_is_inside():
-    point = pa.struct([("x", pa.int64()), ("other", pa.int64())])
-    kinds = {
-        "s": point,
-        "l": pa.list_(point),
-        "f": pa.list_(point, 2),
-        "g": pa.large_list(point),
-        "m": pa.map_(pa.string(), point),
-        "unknown": point,
-    }
-    inside = {"x": NamedField(2, {})}
-    element = {"element": NamedField(3, inside)}
-    names = {
-        "s": NamedField(1, inside),
-        **dict.fromkeys("lfg", NamedField(1, element)),
-        "m": NamedField(1, {"key": NamedField(4, {}), "value": NamedField(5, inside)}),
-    }
-    fields = with_ids([pa.field(name, kind) for name, kind in kinds.items()], names)
-    pair, none = [(2, []), (None, [])], [(None, []), (None, [])]
-    of_list = [(3, pair)]
-    expected = [pair, of_list, of_list, of_list, [(4, []), (5, pair)], none]
-    assert ids(fields) == [(None if n == 5 else 1, inner) for n, inner in enumerate(expected)]
-    assert [field.type for field in fields] == list(kinds.values())

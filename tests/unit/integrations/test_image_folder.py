@@ -1,6 +1,5 @@
 """image_folder: classes by folder, images as the worker decodes them, and names in every error."""
 
-import pickle
 from itertools import islice
 
 import pytest
@@ -8,7 +7,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import midepoch as me
 from media import picture, shade_of
-from midepoch.sources.ahead import STEP_BLOCKS, OpenFiles
 from midepoch.testing import assert_elastic
 
 CLASSES = {"dog": 7, "cat": 9, "eel": 3}
@@ -71,12 +69,6 @@ def test_F5_a_shuffled_folder_resumes_exactly_on_other_readers(folder, level):
     assert_elastic(dataset.lanes(4), [(2, 1), (1, 3)])
     loader = me.Loader(dataset, batch_size=2)
     assert next(iter(loader))["image"].shape == (2, 4, 4, 3)
-
-
-def test_the_index_goes_to_workers_with_its_rows(folder):
-    copy = pickle.loads(pickle.dumps(me.image_folder(folder)))
-    assert facts(copy) == facts(me.image_folder(folder))
-    assert copy.class_names == ("cat", "dog", "eel")
 
 
 def test_class_names_say_what_labels_mean_in_a_folder_that_lacks_classes(folder):
@@ -152,26 +144,6 @@ def test_a_state_names_the_class_that_changed_and_notices_a_renamed_image(folder
     (folder / "cat" / "00.png").unlink()
     with pytest.raises(me.CheckpointMismatchError, match="cat has 8 rows; the checkpoint was taken when it had 9"):
         me.image_folder(folder).load_state_dict(state)
-
-
-def test_images_that_were_handed_on_are_not_held(tmp_path, monkeypatch):
-    """A window of a shuffle has 8,192 rows and more, but a block of one row is needed once."""
-    for number in range(3000):
-        path = tmp_path / "train" / str(number % 2) / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"%d" % number)
-    most = 0
-    request = OpenFiles.request
-
-    def watched(self, blocks):
-        nonlocal most
-        most = max(most, len(self._held))
-        return request(self, blocks)
-
-    monkeypatch.setattr(OpenFiles, "request", watched)
-    rows = list(me.image_folder(tmp_path / "train", decoder=None).shuffle(seed=1))
-    assert sorted(int(row["image"]["bytes"]) for row in rows) == list(range(3000))
-    assert 0 < most <= 6 * STEP_BLOCKS  # the steps that are ahead
 
 
 def test_a_class_of_a_store_without_images_is_named(tmp_path):

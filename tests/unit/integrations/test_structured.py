@@ -1,7 +1,5 @@
 """Options, and splits and the shuffle that permutes them, on orders in memory."""
 
-import inspect
-from dataclasses import fields
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -29,8 +27,6 @@ def base_of(index):
     return Sequential(index.file_starts, index.block_starts)
 
 
-READ = {"threads", "rescan"}
-"""Options of how files are opened that are for other doors."""
 FILES = st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=1, max_size=5)
 
 
@@ -65,15 +61,6 @@ def test_a_group_has_the_rows_of_its_splits_and_no_others(files, most, window, e
     for begin, end in pairwise(groups):
         positions = np.arange(begin, end)
         assert sorted(order.rows(positions).tolist()) == sorted(splits.rows(positions).tolist())
-
-
-def test_the_public_signature_has_options_with_their_types_and_defaults():
-    options = {one.name: one for one in fields(TableOptions)}
-    parameters = inspect.signature(me.StructuredDataset.create_dataloader).parameters
-    assert {name for name in options if name not in inspect.signature(me.read).parameters} <= {*parameters, *READ}
-    for name in set(parameters) & set(options) - {"output_format"}:
-        assert parameters[name].default == options[name].default
-        assert parameters[name].annotation == options[name].type
 
 
 @pytest.mark.parametrize("call", [me.StructuredDataset, me.StructuredDataset.create_dataloader])

@@ -1,14 +1,9 @@
 """The quality of a shuffle: figures that can be computed by hand, and work that does not grow with the rows."""
 
-from math import comb
-
 import numpy as np
-import pyarrow as pa
-import pytest
 
 from midepoch.order.orders import Interval, Sequential, Shuffle, ShuffledWindows, build_order
-from midepoch.order.quality import full_permutation, measure_quality
-from midepoch.order.selection import ChunkedNumbers, Listed
+from midepoch.order.quality import measure_quality
 
 
 def blocks_of(rows, block):
@@ -40,21 +35,6 @@ def quality(lanes, block, *, batch_size, permutation=None):
     return measure_quality(
         lanes, permutation or lanes[0], block_starts=starts, block_count=len(starts) - 1, batch_size=batch_size
     )
-
-
-def test_a_full_permutation_comes_from_as_many_blocks_as_chance_allows():
-    rows, block, batch = 50_000, 100, 512
-    measured = quality([full_permutation(sequential(rows, block), [], 0)], block, batch_size=batch)
-    missed = comb(rows - block, batch) / comb(rows, batch)
-    assert measured.blocks_per_batch == pytest.approx(rows // block * (1 - missed), rel=0.01)
-
-
-def test_the_last_batch_is_in_the_sample():
-    # 100,000 rows, of which the last 500 come from one block. The others come from two blocks in turn.
-    mixed = np.arange(99_500) // 2 + np.where(np.arange(99_500) % 2, 49_750, 0)
-    numbers = pa.chunked_array([np.append(mixed, np.arange(99_500, 100_000))])
-    order = Listed(sequential(100_000, 10), ChunkedNumbers(numbers))
-    assert quality([order], 500, batch_size=100).fewest_blocks == 1
 
 
 def test_the_work_does_not_grow_with_the_rows():

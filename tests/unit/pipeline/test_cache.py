@@ -91,14 +91,6 @@ def test_rows_of_files_keep_their_types_and_metadata(tmp_path):
     assert list(cached) == [{"a": [3, 4], "b": "y", "c": []}]
 
 
-def test_a_batched_map_may_return_any_number_of_rows(folder, tmp_path):
-    def repeat(rows):
-        return {"id": [row for row in rows["id"] for _ in range(row % 3)]}
-
-    cached = me.read(folder).map(repeat, batched=True, batch_size=7).cache(tmp_path / "cache")
-    assert ids(cached) == [row for row in range(ROWS) for _ in range(row % 3)]
-
-
 def test_a_shuffle_of_rows_is_the_same_if_no_row_is_filtered(folder, tmp_path):
     dataset = me.read(folder).shuffle(seed=3, level="row").map(tokenise)
     cached = dataset.cache(tmp_path / "cache")
@@ -337,21 +329,6 @@ def test_an_error_of_a_function_names_the_row_and_leaves_no_half_file(folder, tm
 def test_no_row_at_all(folder, tmp_path):
     with pytest.raises(me.NoDataError, match="no row passes the stages"):
         me.read(folder).map(tokenise).filter(lambda row: False).cache(tmp_path / "cache")
-
-
-def test_units_without_rows_are_files_without_rows(folder, tmp_path):
-    cached = me.read(folder).map(tokenise).filter(lambda row: row["id"] in (0, 58)).cache(tmp_path / "cache")
-    assert ids(cached) == [0, 58]
-
-
-def test_objects_in_memory_are_cached_by_the_process_that_has_them(folder, tmp_path, monkeypatch):
-    memory = pytest.importorskip("fsspec").filesystem("memory")
-    monkeypatch.setattr("midepoch._common.jobs.usable_cores", lambda: 2)
-    memory.put(str(folder), "/cached", recursive=True)
-    try:
-        assert ids(me.read("memory://cached").filter(is_even).cache(tmp_path / "cache")) == list(range(0, ROWS, 2))
-    finally:
-        memory.rm("/cached", recursive=True)
 
 
 def test_batches_that_do_not_fit_into_a_column_are_divided(folder, tmp_path, monkeypatch):

@@ -8,9 +8,8 @@ import pytest
 
 import midepoch as me
 from files import write
-from midepoch.dataset import plan_of, with_order_step, with_plan, with_stage
+from midepoch.dataset import plan_of, with_plan, with_stage
 from midepoch.errors import CheckpointMismatchError, SurveyMismatchError
-from midepoch.order.selection import Deletes
 from midepoch.stages.skip import SkipErrors, SkipLog
 from midepoch.testing import assert_resumes
 
@@ -119,15 +118,6 @@ def test_samples_that_are_skipped_are_left_out_of_the_order(folder, monkeypatch)
     assert isinstance(error.value.__cause__, ZeroDivisionError)
 
 
-def test_deleted_rows_stay_deleted(folder):
-    deletes = Deletes(rows=pa.array([0, 1, 2, 34, 35, 36, 58]).to_numpy())
-    dataset = with_order_step(me.read(folder), "deletes", deletes).filter(is_even).survey()
-    kept = [number for number in range(0, ROWS, 2) if number not in (0, 2, 34, 36, 58)]
-    assert ids(dataset) == ids(dataset.take(ROWS)) == kept
-    assert sorted(ids(dataset.shuffle(1))) == kept
-    assert len(dataset.shuffle(1)) == len(kept)
-
-
 def test_cached_rows_are_the_kept_ones(folder, tmp_path):
     dataset = me.read(folder).map(double).filter(is_even).survey().skip(4).shuffle(1).take(9)
     cached = dataset.cache(tmp_path / "cache")
@@ -169,11 +159,3 @@ def test_there_is_nothing_left_to_survey(folder):
     for dataset in (me.read(folder).filter(is_even), me.read(folder, filters=pc.field("id") > 3)):
         shuffled = dataset.survey().shuffle(1)
         assert shuffled.survey() is shuffled
-
-
-def test_a_later_filter_needs_a_survey_of_its_own(folder):
-    dataset = me.read(folder).filter(is_even).survey().shuffle(1).filter(has_text)
-    assert not dataset.counted
-    assert ".survey()" in dataset.why_not_counted()
-    assert len(dataset.survey()) == len(ids(dataset)) == 29
-    assert not dataset.survey().filter(is_even).counted

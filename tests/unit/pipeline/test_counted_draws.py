@@ -8,7 +8,7 @@ import pytest
 import midepoch as me
 from midepoch.dataset import plan_of
 from midepoch.pipeline import draws
-from midepoch.pipeline.draws import DRAWS_AHEAD, PASSES_KEPT
+from midepoch.pipeline.draws import DRAWS_AHEAD
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 from worlds import ids, write_files
@@ -78,18 +78,6 @@ def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):
     got = list(islice(flow, 2000))
     assert len(got) == 2000
     assert len(asked) < 200 + 3 * DRAWS_AHEAD, "the parts of a mixture in a mixture look ahead too"
-
-
-def test_passes_over_a_small_part_are_not_kept(build):
-    items, _ = counted(build("never", first="few"))
-    cursor = items.cursor(5000)
-    inner = items.parts[0]._pass(0)._inputs
-    few = inner.parts[0]
-    assert len(few._starts) > 100
-    assert few._pass.cache_info().currsize <= PASSES_KEPT
-    assert items.cursor(5000) == cursor
-    assert counted(build("never", first="few"))[0].cursor(5000) == cursor
-    assert items.cursor(17) == counted(build("never", first="few"))[0].cursor(17)
 
 
 def is_first(row):

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from midepoch.pipeline.cache import ItemFile, as_schema, read_batches
+from midepoch.pipeline.cache import ItemFile, read_batches
 
 NARROW = pa.record_batch({"x": pa.array([1, 2], pa.int8())})
 WIDE = pa.record_batch({"x": pa.array([300], pa.int64())})
@@ -17,15 +17,6 @@ def written(path, *batches, schema=None):
     for batch in batches:
         file.write(batch)
     return file
-
-
-def test_a_file_has_its_name_only_when_it_is_published(tmp_path):
-    path = tmp_path / "part.arrow"
-    with written(path, NARROW) as file:
-        assert not path.exists()
-        file.publish()
-    assert rows_of(path) == [1, 2]
-    assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]
 
 
 @pytest.mark.parametrize("with_links", [True, False])
@@ -58,24 +49,3 @@ def test_a_file_is_replaced_by_a_wider_one_once(tmp_path):
     assert {batch.schema.field("x").type for batch in read_batches(path)} == {pa.int64()}
     assert rows_of(path) == [1, 2]
     assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]
-
-
-def test_a_file_that_is_not_published_leaves_nothing(tmp_path):
-    with written(tmp_path / "part.arrow", NARROW, WIDE):
-        assert len(list(tmp_path.iterdir())) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_batches_before_a_wider_one_are_written_again(tmp_path):
-    path = tmp_path / "part.arrow"
-    with written(path, NARROW, WIDE) as file:
-        file.write(NARROW)
-        file.publish()
-    assert rows_of(path) == [1, 2, 300, 1, 2]
-    assert {batch.schema.field("x").type for batch in read_batches(path)} == {pa.int64()}
-    assert [one.name for one in tmp_path.iterdir()] == ["part.arrow"]
-
-
-def test_a_value_that_would_change_raises():
-    with pytest.raises(pa.ArrowInvalid, match="300"):
-        as_schema(WIDE, NARROW.schema)

@@ -3,15 +3,9 @@
 from dataclasses import replace
 
 import pyarrow as pa
-import pytest
 
-import midepoch as me
-from in_memory import SCHEMA, NumbersSource, Opened, ids_of
-from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.state import LanePositions, State
-from midepoch.pipeline.adopt import adopt
-from midepoch.pipeline.pipeline import Pipeline, PipelineLanes
-from midepoch.sources.source import EpochCut
+from in_memory import SCHEMA, NumbersSource
+from midepoch.pipeline.pipeline import Pipeline
 from midepoch.stages.batch import Batch
 from midepoch.stages.columns import Convert, Select
 from midepoch.stages.functions import Filter, Map, MapBatches
@@ -46,16 +40,6 @@ def pipeline(*stages):
     return replace(EMPTY, stages=stages)
 
 
-def lanes(of, count=2):
-    return PipelineLanes(of, EpochCut(epoch=0, lanes=count))
-
-
-def test_the_number_of_items_of_a_lane():
-    two = pipeline(Batch(size=3), Batch(size=2, drop_last=True))
-    assert [two.items(rows) for rows in (-1, 0, 5, 6, 12, 14)] == [0, 0, 1, 1, 2, 2]
-    assert two.items(14, item_rows=4) == 4, "with another number of rows an item, the last may have fewer"
-
-
 def test_the_cursor_has_a_number_for_each_stage_with_many_outputs():
     assert pipeline(MAP, Batch(size=2)).begin == (0,)
     assert pipeline(MAP_BATCHES, Batch(size=2), BATCHED_FILTER, MAP_BATCHES).begin == (0, 0, 0)
@@ -85,52 +69,3 @@ def test_the_random_numbers_of_a_function_do_not_depend_on_stages_that_change_no
     ]
     assert salts == [1, 1, 2]
     assert pipeline(MAP, Batch(size=2)).call("map", same).number == 3
-
-
-def test_a_state_remembers_a_batch_size_only_if_cursors_count_its_batches():
-    assert pipeline(Batch(size=2)).describe() == []
-    assert [each["op"] for each in pipeline(Batch(size=2), MAP_BATCHES).describe()] == ["batch", "map"]
-    assert [each["op"] for each in pipeline(MAP_BATCHES, Batch(size=2)).describe()] == ["map"]
-
-
-def test_rows_are_named_up_to_the_first_stage_that_makes_groups():
-    assert pipeline(MAP, FILTER).context(0).rows_until == 3
-    assert pipeline(MAP, Batch(size=2), MAP).context(0).rows_until == 2
-    assert pipeline(MAP_BATCHES, MAP).context(0).rows_until == 1
-
-
-def test_items_that_were_delivered_ahead_are_left_out():
-    of = pipeline(MAP)
-    opened = lanes(of).open(Opened(), 0, LanePosition((2,), delivered_ahead=(1, 3)), 0, 1)
-    assert ids_of(opened) == [2, 4, 6, 7, 8, 9]
-
-
-def state_at(*cursors):
-    return State(positions=LanePositions.pack([(1, LanePosition(cursor)) for cursor in cursors]))
-
-
-def test_a_state_of_the_same_pipeline_is_adopted_unchanged():
-    of, state = pipeline(FILTER), state_at((4,), (7,))
-    assert adopt(of, state, pipeline(FILTER, Batch(size=3)).fingerprint) == state
-
-
-@pytest.mark.parametrize(
-    ("fingerprint", "message"),
-    [
-        (None, "has no fingerprint"),
-        ({"data": EMPTY.source.fingerprint}, "has no fingerprint"),
-        (
-            pipeline().fingerprint,
-            "The pipeline is not the one of the checkpoint: .*filter.* start over without the state",
-        ),
-        ({"data": EMPTY.source.fingerprint, "pipeline": 3}, "its description in the state is damaged"),
-    ],
-)
-def test_a_state_of_another_pipeline_is_refused(fingerprint, message):
-    with pytest.raises(me.CheckpointMismatchError, match=message):
-        adopt(pipeline(FILTER), state_at((4,)), fingerprint)
-
-
-def test_cursors_of_another_width_are_refused():
-    with pytest.raises(me.CheckpointMismatchError, match=r"cursors do not have 1 number\. Load an earlier checkpoint"):
-        adopt(pipeline(FILTER), state_at((4, 0)), pipeline(FILTER).fingerprint)

@@ -18,17 +18,16 @@ from hypothesis import strategies as st
 
 import midepoch as me
 from files import numbers, values, write, write_numbers
-from forking import in_a_forked_process
 from midepoch.dataset import file_rows
 from midepoch.errors import DataChangedError, DataFormatError, StaleIteratorError
 from midepoch.index.build import open_index
-from midepoch.order.orders import Sequential, Shuffle, Slice
+from midepoch.order.orders import Shuffle, Slice
 from midepoch.sources import ahead, blocks
 from midepoch.sources.ahead import LaneRows, OpenFiles, StepSizes
 from midepoch.sources.blocks import FileBlocks
 from midepoch.sources.files import FileRows
 from midepoch.storage import local
-from midepoch.storage.block_cache import BlockCache, Fetch
+from midepoch.storage.block_cache import BlockCache
 from midepoch.values.arrow import gather
 from objects import find
 from worlds import SUFFIXES
@@ -145,33 +144,6 @@ def test_runs_hold_the_rows_of_the_order_at_the_wanted_positions(index_of, kind,
         assert max(counted.values(), default=1) == 1
 
 
-@pytest.mark.parametrize("kind", ["mapped", "decoded"])
-def test_rows_before_an_empty_array_come_before_more_are_asked_for(index_of, kind):
-    opened, order, _ = opened_of(index_of(kind))
-    asked = []
-
-    def wanted():
-        for begin in range(0, 90, 30):
-            asked.append(begin)
-            yield np.arange(begin, begin + 30)
-            yield np.empty(0, np.int64)
-            yield np.empty(0, np.int64)
-
-    for run in LaneRows(opened, order).runs(wanted()):
-        assert asked[-1] == int(run.keys[-1]) // 30 * 30
-    assert asked == [0, 30, 60]
-    opened.close()
-
-
-def test_who_makes_the_wanted_positions_does_not_get_far_ahead(index_of):
-    opened, order, _ = opened_of(index_of("mapped"), sizes=StepSizes(8192, 8192, 1))
-    asked = []
-    with patch.object(ahead, "MAX_ARRAYS", 10):
-        runs = LaneRows(opened, order).runs(asked.append(n) or np.array([n]) for n in range(ROWS))
-        assert [(len(run), len(asked)) for run, _ in zip(runs, range(3), strict=False)] == [(1, 1), (10, 21), (10, 51)]
-    opened.close()
-
-
 WINDOWS = {"window": 50, "window_blocks": 8}
 
 
@@ -234,14 +206,6 @@ def test_row_groups_are_decoded_once_whoever_reads(row_groups, decoded, build, g
     assert groups <= len(decoded) <= 40
 
 
-def test_large_row_groups_in_order_are_decoded_once_where_they_meet_too(row_groups, decoded, monkeypatch):
-    monkeypatch.setattr(ahead, "LEAST_HELD_BYTES", 1)
-    monkeypatch.setattr(ahead, "STEP_ROWS", 64)
-    monkeypatch.setattr(ahead, "RUN_ROWS", 64)
-    assert values(row_groups) == list(range(4000))
-    assert set(decoded.values()) == {1}
-
-
 def test_blocks_that_are_not_held_are_dropped_one_by_one(tmp_path, monkeypatch):
     """A step of rows from everywhere must not have all the blocks in memory that it picks from: 40 of 1 MB here."""
     monkeypatch.setattr(ahead, "LEAST_HELD_BYTES", 1)
@@ -269,9 +233,6 @@ def test_no_task_waits_for_another_that_may_come_after_it(row_groups, monkeypatc
     assert made.result(30)[0].num_rows == 100
     opened.close()
     assert counted[0] >= 1
-
-
-ROW_BYTES = 8
 
 
 @pytest.fixture
@@ -309,19 +270,6 @@ def test_blocks_are_read_ahead_within_their_bytes_but_one_always_is(
     assert set(counted.values()) == {1}
 
 
-@pytest.mark.parametrize("fitting", [1, 3, 8, 9, 16])
-def test_the_next_window_is_read_ahead_if_it_fits_the_bytes_of_one_or_one_block_is(plain_groups, monkeypatch, fitting):
-    monkeypatch.setattr(ahead, "BYTES_OF_A_THREAD", 0)
-    length = int(plain_groups.view.block_lengths.max())
-    shuffle = Shuffle(seed=1, level="block", window=50, window_blocks=8, window_bytes=fitting * length)
-    opened, order, counted = opened_of(plain_groups, shuffle, sizes=StepSizes(500, 500, 1))
-    held = watch(opened, LaneRows(opened, order).runs(iter([np.arange(40_000)])))
-    opened.close()
-    assert max(nbytes for _, nbytes in held) <= (fitting + 1) * 8192
-    assert max(count for count, _ in held) >= min(fitting, 12)
-    assert set(counted.values()) == {1}
-
-
 def test_blocks_that_grow_in_memory_count_by_their_bytes_there(tmp_path, monkeypatch):
     """All of them fit, by what the footer says: each is 10 kB there and 1 MB in memory."""
     monkeypatch.setattr(ahead, "usable_cores", lambda: 2)
@@ -333,23 +281,6 @@ def test_blocks_that_grow_in_memory_count_by_their_bytes_there(tmp_path, monkeyp
     held = [nbytes for _, nbytes in watch(opened, LaneRows(opened, order).runs(iter([np.arange(16_000)])))]
     opened.close()
     assert 6 * grown < max(held) <= 2 * ahead.BYTES_OF_A_THREAD + 16 * grown
-
-
-def test_a_block_is_dropped_with_the_last_lane_that_keeps_it_and_its_memory_before_that_of_its_group(plain_groups):
-    opened, _, counted = opened_of(plain_groups)
-    lanes = [[opened.hold(number) for number in numbers] for numbers in ([0, 1], [1, 2])]
-    for blocks_of_lane in lanes:
-        opened.request(blocks_of_lane)
-    ahead.wait([block.request for blocks_of_lane in lanes for block in blocks_of_lane], 30)
-    del lanes[0], blocks_of_lane
-    opened.submit(int, fetches=True).result(30)  # the thread lets go of what it has fetched
-    assert set(opened._held) == {1, 2}
-    assert opened.data(1) is opened.hold(1).data
-    lanes.clear()
-    assert opened._held == {}
-    assert set(counted.values()) == {1}
-    assert opened.data(1).num_rows == 1000, "for a thread that has found it just before"
-    opened.close()
 
 
 def breaking(opened, broken, error=DataFormatError, file=0, times=1 << 30):
@@ -468,86 +399,6 @@ def test_a_block_with_other_rows_than_the_index_says_is_an_error(tmp_path, monke
         opened.data(0)
 
 
-@pytest.mark.parametrize(("read_ahead", "least", "most"), [(0, 1, 1), (1, 2, 2), (1 << 20, 12, 20)])
-def test_blocks_of_a_store_are_requested_ahead_as_far_as_asked_for(read_ahead, least, most):
-    index = remote_index("asked", 20)
-    opened = OpenFiles(index, index.schema(None), 1, Fetch(read_ahead=read_ahead))
-    opened.sizes = StepSizes(50, 50, 1)
-    held = watch(
-        opened,
-        LaneRows(opened, Sequential(index.view.file_starts, index.view.block_starts)).runs(iter([np.arange(2000)])),
-    )
-    opened.close()
-    assert least <= max(count for count, _ in held) <= most
-
-
-def test_neighbouring_blocks_of_a_store_are_fetched_together_all_the_time():
-    index = remote_index("together", 100)
-    length = int(index.view.block_lengths.max())
-    opened = OpenFiles(index, index.schema(None), 1, Fetch(read_ahead=24 * length))
-    opened.sizes, groups, read = StepSizes(50, 50, 1), [], opened.blocks.read
-    opened.blocks.read = lambda numbers: (groups.append(len(numbers)), read(numbers))[1]
-    watch(
-        opened,
-        LaneRows(opened, Sequential(index.view.file_starts, index.view.block_starts)).runs(iter([np.arange(10_000)])),
-    )
-    opened.close()
-    assert sum(groups) == 100
-    assert max(groups) == 3
-    assert len(groups) < 60
-
-
-def test_a_forked_process_neither_reads_nor_waits_for_the_threads_of_its_parent(row_groups):
-    opened, order, _ = opened_of(file_rows(row_groups, "test").index)
-    opened.sizes = StepSizes(16, 16, 1)
-    runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
-    next(runs)
-    (pool,) = opened._pools.values()
-    with pool._shutdown_lock:  # as a thread holds it that requests blocks
-        answer = in_a_forked_process(lambda: (opened.close(), list(runs)))
-    assert "StaleIteratorError: This iterator was started in process" in answer
-    assert len(list(runs)) > 100
-    opened.close()
-
-
-def test_a_forked_process_does_not_wait_for_a_block_that_a_thread_of_its_parent_finishes(row_groups):
-    opened, order, _ = opened_of(file_rows(row_groups, "test").index)
-    opened.sizes = StepSizes(16, 16, 1)
-    runs = LaneRows(opened, order).runs(iter([np.arange(4000)]))
-    next(runs)
-    lock, is_held, is_over = next(iter(opened._held.values())).request._condition, threading.Event(), threading.Event()
-
-    def hold():  # as a thread does that has read the block
-        with lock:
-            is_held.set()
-            is_over.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    is_held.wait(60)
-    try:
-        assert "StaleIteratorError" in in_a_forked_process(lambda: list(runs))
-    finally:
-        is_over.set()
-        thread.join()
-    opened.close()
-
-
-def test_close_does_nothing_while_the_interpreter_ends_and_has_cleared_its_modules(row_groups, monkeypatch):
-    opened, _, _ = opened_of(file_rows(row_groups, "test").index)
-    held = opened.hold(0)
-    opened.request([held])
-    monkeypatch.setattr(ahead, "sys", None)
-    opened.close(lambda: True)
-    assert opened.data(0).num_rows == 100
-    opened.close()
-
-
-def test_a_thread_that_collects_garbage_may_close_what_it_belongs_to(row_groups):
-    opened, _, _ = opened_of(file_rows(row_groups, "test").index)
-    opened.submit(opened.close).result(30)
-
-
 def test_what_was_closed_raises_and_does_not_wait(row_groups):
     opened, _, _ = opened_of(file_rows(row_groups, "test").index)
     opened.threads, go_on = 1, threading.Event()
@@ -597,29 +448,6 @@ def test_lists_with_more_numbers_than_a_column_can_hold_are_not_picked_wrongly()
         gather([(lists, np.zeros(2100, np.int64))], np.arange(2100))
 
 
-def test_sizes_of_steps_and_runs():
-    assert [StepSizes.of(size, 1).run for size in (64, 256, 2000, 1 << 20)] == [8192, 2048, 524, 1]
-    assert [StepSizes.of(64, lanes).run for lanes in (1, 64, 10_000)] == [8192, 128, 16]
-    assert [StepSizes.of(64, 1, 0, threads).made_ahead for threads in (1, 3, 12)] == [1, 3, 12]
-    scattered = [StepSizes.of(size, lanes, 8 << 20).step for size, lanes in ((56, 1), (512, 1), (56, 8), (1 << 24, 1))]
-    assert scattered == [32768, 16384, 4096, 1]
-    for row_bytes in (1, 10, 64, 500, 5000, 1 << 24):
-        for lanes in (1, 3, 256, 10_000):
-            chosen = StepSizes.of(row_bytes, lanes)
-            assert 1 <= chosen.run <= chosen.step <= 8192
-            assert chosen.made_ahead * chosen.step * row_bytes <= max(32 << 20, chosen.step * row_bytes)
-
-
-@pytest.mark.parametrize("level", ["file", "row", "block"])
-def test_the_first_steps_after_a_resume_are_small(tmp_path, level):
-    index = open_index(write_numbers(tmp_path / "a.arrow", 0, 40_000, rows=5000))
-    opened, order, _ = opened_of(index, Shuffle(seed=1, level=level, window=40_000, window_bytes=1 << 29))
-    lengths = [len(run) for run in LaneRows(opened, order).runs(iter([np.arange(7, 40_000)]))]
-    opened.close()
-    assert lengths[:4] == ([256, 512, 1024, 2048] if level == "file" else [1, 256, 512, 1024])
-    assert max(lengths) == 8192
-
-
 COLUMNS = {
     "words": pa.array([f"v{n % 7}" for n in range(500)]).dictionary_encode(),
     "lists": pa.DictionaryArray.from_arrays(pa.array([n % 2 for n in range(500)]), pa.array([[1], [2, 3]])),
@@ -646,49 +474,6 @@ def test_rows_that_leave_are_no_views_of_a_mapped_file(tmp_path, kind, level, na
     got = [row["x"] for run in runs for row in run.rows.items()]
     opened.close()
     assert got == [expected[row] for row in order.rows(np.arange(order.size)).tolist()]
-
-
-@pytest.mark.parametrize(
-    ("kind", "cores", "worker", "threads"),
-    [
-        ("parquet", 16, None, 12),
-        ("parquet", 16, (3, 4), 5),
-        ("parquet", 16, (13, 14), 2),
-        ("parquet", 2, (7, 8), 2),
-        ("parquet", 2, None, 3),
-        ("parquet", 1, (1, 2), 1),
-        ("jsonl", 2, None, 1),
-    ],
-)
-def test_workers_share_the_cores_that_decode(tmp_path, monkeypatch, kind, cores, worker, threads):
-    monkeypatch.setattr(ahead, "usable_cores", lambda: cores)
-    monkeypatch.setattr(ahead, "torch_worker", lambda: worker)
-    write_blocks(tmp_path / f"a.{kind}", kind, [numbers(0, 40)])
-    opened, _, _ = opened_of(open_index(tmp_path), lanes=2)
-    assert opened.threads == threads
-    assert opened.bytes_ahead == (threads - 1) * ahead.BYTES_OF_A_THREAD // 2
-    opened.submit(int).result(30)
-    assert opened._pools["make"]._max_workers == threads
-    opened.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "made"),
-    [({}, 0), ({"schema": pa.schema([("x", pa.int64())])}, 160), ({"partitioning": "hive"}, 160)],
-)
-def test_few_bytes_of_columns_that_are_no_views_are_kept(tmp_path, monkeypatch, options, made):
-    monkeypatch.setattr(blocks, "MADE_BYTES", 2 * made)
-    (tmp_path / "year=2026").mkdir()
-    for file in range(5):
-        batch = pa.record_batch({"x": pa.array(range(20 * file, 20 * file + 20), pa.int32())})
-        write(tmp_path / "year=2026" / f"{file}.arrow", [batch], "stream")
-    rows = file_rows(me.read(tmp_path, **options), "test")
-    opened = rows.open(1)
-    found = [opened.blocks.view_of(number)["x"].to_pylist() for number in (*range(5), 0)]
-    assert found == [[*range(20 * file, 20 * file + 20)] for file in (*range(5), 0)]
-    assert [*opened.blocks._views] == ([4, 0] if made else [*range(5)])
-    assert opened.blocks._made_bytes == 2 * made
-    opened.close()
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

@@ -1,9 +1,6 @@
 """What is read is written where another process finds it."""
 
-import midepoch as me
-from files import write_numbers
-from midepoch.sources import ahead
-from midepoch.sources.blocks import CURRENT_READS, CurrentReads, written
+from midepoch.sources.blocks import CurrentReads, written
 
 
 def test_the_reads_under_way_are_written_and_no_others():
@@ -24,13 +21,3 @@ def test_names_that_are_too_long_are_cut():
     with reads.noted("1234567é"):
         assert written(place[:9]) == "1234567\ufffd"
     assert bytes(place)[9:] == b"x"
-
-
-def test_mapped_files_are_noted_while_their_rows_are_copied(tmp_path, monkeypatch):
-    place, gather, seen = memoryview(bytearray(4096)), ahead._gathered, []
-    monkeypatch.setattr(CURRENT_READS, "_place", place)
-    monkeypatch.setattr(ahead, "_gathered", lambda *of: seen.append(written(place)) or gather(*of))
-    path = write_numbers(tmp_path / "a.arrow", 0, 10)
-    assert len(list(me.read(path))) == 10
-    assert seen
-    assert all(str(path) in one for one in seen)

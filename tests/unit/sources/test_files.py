@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -13,89 +12,18 @@ from midepoch._common.checks import log_once, parse_size
 from midepoch.dataset import file_rows
 from midepoch.errors import CheckpointMismatchError
 from midepoch.index.build import open_index
-from midepoch.order.orders import Shuffle, Slice
+from midepoch.order.orders import Shuffle
 from midepoch.order.selection import Without
 from midepoch.sources.files import FileRows, without_rows
-from midepoch.sources.source import EpochCut
 from objects import put
-from worlds import SUFFIXES, write_files
+from worlds import write_files
 
 SIZES = [13, 0, 40, 7]
-ORDERS = {
-    "file order": (),
-    "files": (Shuffle(seed=3, level="file", window=8),),
-    "blocks": (Shuffle(seed=3, level="block", window=8),),
-    "rows": (Shuffle(seed=3, level="row", window=8),),
-}
 
 
 @pytest.fixture(params=["parquet", "stream"])
 def source(tmp_path, request):
     return FileRows(index=open_index(write_files(tmp_path / "data", SIZES, [request.param], block=5)))
-
-
-def read(source, lanes, lane, cursor=0, **options):
-    """The ids of a lane from a cursor on, and the cursor after each."""
-    opened = source.open(lanes)
-    flow = source.cut(EpochCut(epoch=1, lanes=lanes, **{"mode": "example", **options})).flow(opened, lane, (cursor,))
-    emitted = [(item["id"], end) for item, end, _ in flow.as_single_items()]
-    opened.close()
-    return [number for number, _ in emitted], [end for _, (end,) in emitted]
-
-
-@pytest.mark.parametrize("mode", ["example", "file"])
-@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
-def test_lanes_hold_every_row_once_and_know_their_size(source, steps, mode):
-    ordered = replace(source, steps=steps)
-    for lanes in (1, 2, 3, 7):
-        cut = ordered.cut(EpochCut(epoch=1, lanes=lanes, mode=mode))
-        by_lane = [read(ordered, lanes, lane, mode=mode)[0] for lane in range(lanes)]
-        assert [cut.size(lane) for lane in range(lanes)] == [len(rows) for rows in by_lane]
-        assert sorted(row for rows in by_lane for row in rows) == list(range(60))
-        if mode == "file":
-            for first, end in pairwise((0, 13, 13, 53, 60)):
-                assert sum(any(first <= row < end for row in rows) for rows in by_lane) <= 1
-
-
-@pytest.mark.parametrize("steps", ORDERS.values(), ids=ORDERS)
-def test_a_lane_resumes_at_every_cursor(source, steps):
-    ordered = replace(source, steps=steps)
-    rows, cursors = read(ordered, 3, 1)
-    assert cursors == list(range(1, 21))
-    for cursor in (0, *cursors):
-        assert read(ordered, 3, 1, cursor)[0] == rows[cursor:]
-
-
-def test_a_cursor_is_reached_up_to_the_end_of_the_last_group(source):
-    cut = source.cut(EpochCut(epoch=0, lanes=7))
-    assert cut.size(0) == 9
-    assert cut.reaches(0, (9,), 1)
-    assert not cut.reaches(0, (10,), 1)
-    assert cut.reaches(0, (11,), 4)
-
-
-def test_a_state_records_columns_and_order_and_the_last_seed(source):
-    steps = (*ORDERS["files"], Shuffle(seed=9, level="block", window=4, window_bytes=99), Slice(start=0, stop=8))
-    described = replace(source, columns=("id",), steps=steps)
-    assert described.describe() == [
-        {"op": "read", "columns": ["id"]},
-        {"op": "shuffle", "level": "file", "seed": 3},
-        {"op": "shuffle", "level": "block", "seed": 9, "window": 4, "window_blocks": 1, "window_bytes": 99},
-        {"op": "take", "n": 8},
-    ]
-    assert (described.seed, source.seed, described.size) == (9, 0, 8)
-    assert described.schema == pa.schema([("id", pa.int64())])
-    assert len(read(described, 1, 0)[0]) == 8
-
-
-def test_a_checkpoint_of_the_same_files_fits_and_others_raise(source, tmp_path):
-    then = {"data": source.fingerprint, "pipeline": []}
-    assert source.adopt(then) == (None, [], (), 0, None)
-    other = FileRows(index=open_index(write_files(tmp_path / "other", [13, 0, 41, 7], ["parquet"], block=5)))
-    with pytest.raises(CheckpointMismatchError, match="part-0002"):
-        other.adopt(then)
-    with pytest.raises(CheckpointMismatchError, match="is of a mixture"):
-        source.adopt({"data": {"parts": []}, "pipeline": []})
 
 
 def in_two_places(tmp_path, folder, compression=None):
@@ -199,16 +127,6 @@ def test_nothing_is_logged_of_one_window_or_of_blocks_that_can_be_divided(tmp_pa
     assert log_of(few, caplog, 1, window_blocks=1, window=9) == []
     arrow = FileRows(index=open_index(write_files(tmp_path / "arrow", [60], ["stream"], block=5)))
     assert log_of(arrow, caplog, 1, window_blocks=1, window_bytes=1) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "level", "rows"), [("stream", "row", 32768), ("stream", "file", 8192), ("parquet", "row", 32768)]
-)
-def test_more_rows_are_picked_together_where_all_are_scattered(tmp_path, kind, level, rows):
-    write_numbers(tmp_path / f"a{SUFFIXES[kind]}", 0, 640, kind, rows=64)
-    opened = file_rows(me.read(tmp_path).shuffle(1, level=level), "test").open(1)
-    opened.close()
-    assert opened.sizes.step == rows
 
 
 @pytest.fixture

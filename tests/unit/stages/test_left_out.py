@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 
 import midepoch as me
 from counted import ROWS, is_kept, is_odd, write_files
 from midepoch.dataset import plan_of, with_plan
-from midepoch.stages.counted import FIRST, FIRST_AT_ONCE, SHARE, SPAN, Kept, Outputs
+from midepoch.stages.counted import SHARE
 
 
 @pytest.fixture
@@ -34,17 +33,24 @@ def changed(dataset, function, stage=-1):
     return with_plan(dataset, replace(plan_of(dataset), pipeline=replace(pipeline, stages=tuple(stages))))
 
 
+def of_columns(function):
+    """The function for a batched filter."""
+    return lambda columns: [bool(function({"id": number})) for number in columns["id"]]
+
+
 def build(data, kind):
     rows = me.read(data).shuffle(3, level="row") if kind != "plain" else me.read(data)
     filtered = rows.filter(is_kept)
+    if kind in ("batched", "packed batches"):
+        filtered = rows.filter(of_columns(is_kept), batched=True, batch_size=7)
     if kind == "two filters":
         filtered = filtered.map(dict).filter(is_odd)
-    if kind == "pack":
+    if kind in ("pack", "packed batches"):
         filtered = filtered.pack(20, window=7)
     return filtered.lanes(2).survey()
 
 
-KINDS = ["plain", "shuffled", "two filters", "pack"]
+KINDS = ["plain", "shuffled", "two filters", "pack", "batched", "packed batches"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,7 +58,8 @@ def test_one_row_more_is_named(data, kind):
     dataset = build(data, kind)
     before = is_odd if kind == "two filters" else is_kept
     # Row 21 of the dataset is row 4 of the third file. Both filters have to keep it.
-    surveyed = changed(dataset, lambda row: before(row) or row["id"] == 21)
+    now = of_columns if "batche" in kind else lambda function: function
+    surveyed = changed(dataset, now(lambda row: before(row) or row["id"] == 21))
     surveyed = changed(surveyed, lambda row: is_kept(row) or row["id"] == 21, 0) if kind == "two filters" else surveyed
     message = r"The survey says that filter leaves out row 4 of 2.arrow, and now it does not.*survey\(version="
     with pytest.raises(me.SurveyMismatchError, match=message):
@@ -63,9 +70,10 @@ def test_one_row_more_is_named(data, kind):
 def test_one_row_less_is_named(data, kind):
     dataset = build(data, kind)
     before = is_odd if kind == "two filters" else is_kept
+    now = of_columns if "batche" in kind else lambda function: function
     message = r"The survey says that filter keeps row 6 of 2.arrow, and now it does not.*survey\(version="
     with pytest.raises(me.SurveyMismatchError, match=message):
-        list(changed(dataset, lambda row: before(row) and row["id"] != 23))
+        list(changed(dataset, now(lambda row: before(row) and row["id"] != 23)))
 
 
 def test_a_row_that_only_one_of_two_filters_keeps_now_is_no_difference(data):
@@ -107,27 +115,3 @@ def test_few_rows_are_read_to_check(monkeypatch, data):
     calls.clear()
     list(changed(build(data, "plain"), counting))
     assert kept < len(calls) <= 2 * (kept // 2 + kept // 2 // SHARE)
-
-
-class Rows(Outputs):
-    """Rows of which some are kept."""
-
-    is_endless, batched, members = False, False, 1
-
-    def __init__(self, kept):
-        self.kept = kept
-
-
-def test_samples_are_spread_and_bounded():
-    rows = np.arange(0, 100_000, 10)
-    chosen = Kept(Rows(lambda inputs: inputs % 10 == 0))._sample(0, rows)
-    assert 0 < len(chosen) <= FIRST_AT_ONCE + len(rows) // SHARE
-    assert (chosen % 10 != 0).all()
-    assert (np.diff(chosen) > 0).all()
-    assert chosen[-1] < rows[-1]
-    assert Kept(Rows(lambda inputs: inputs == 9))._sample(5, np.array([9])).tolist() == [5, 6, 7, 8]
-    assert not len(Kept(Rows(lambda inputs: inputs == 9))._sample(9, np.array([9])))
-    assert len(Kept(Rows(lambda inputs: inputs < 0))._sample(0, np.array([50 * SPAN]))) == FIRST_AT_ONCE
-    slow = Kept(Rows(lambda inputs: inputs % 10 == 9))
-    total = sum(len(slow._sample(10 * n, np.array([10 * n + 9]))) for n in range(1600))
-    assert total == FIRST + 1600 // SHARE

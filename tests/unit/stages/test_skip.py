@@ -234,19 +234,6 @@ def test_a_pickle_shares_the_file_and_does_not_remove_it(temporary):
     assert len(log.lines()) == 2
 
 
-def test_a_pickle_that_outlives_the_file_begins_its_own(temporary):
-    log = SkipLog()
-    carried = pickle.dumps(log)
-    del log
-    gc.collect()
-    again = pickle.loads(carried)
-    again.add(0, "row 2", ValueError("y"))
-    assert len(again.lines()) == 1
-    del again
-    gc.collect()
-    assert list(temporary.iterdir()) == []
-
-
 def test_a_file_that_somebody_removed_stops_nobody_and_is_not_made_again(temporary, caplog):
     log = SkipLog()
     next(temporary.iterdir()).unlink()
@@ -320,18 +307,6 @@ def first_too_many(limit, is_broken=lambda number: True, samples=5000):
 )
 def test_where_everything_is_broken(limit, tried):
     assert first_too_many(limit) == tried
-
-
-def test_a_share_is_one_of_at_least_a_thousand_samples():
-    assert first_too_many(0.1, lambda number: number < 100) is None
-    assert first_too_many(0.1, lambda number: number % 10 == 9) is None, "a tenth is not more than a tenth"
-    assert first_too_many(0.1, lambda number: number % 9 == 0) == 901
-    assert first_too_many(0.1, lambda number: number >= 2000) == 2223
-
-
-def test_one_whole_sample_is_enough_without_a_limit():
-    assert first_too_many(None, lambda number: number != 998) is None
-    assert first_too_many(None, lambda number: number != 1000) == 1000
 
 
 @pytest.mark.parametrize("limit", [-1, -0.1, 1.1, float("nan"), float("inf")])

@@ -15,7 +15,7 @@ import midepoch as me
 from midepoch._common import files as common_files
 from midepoch._common.files import framed, unframed
 from midepoch.storage import block_cache as caches
-from midepoch.storage.block_cache import SUFFIX, BlockCache, Fetch, block_key
+from midepoch.storage.block_cache import SUFFIX, BlockCache, Fetch
 
 
 def block(number, rows=100):
@@ -145,12 +145,6 @@ def test_a_block_under_the_name_of_another_is_not_taken_for_it(cache, caplog):
     (cache.folder / "third").rename(other)
     assert (cache.get("a"), cache.get("b")) == (None, None)
     assert caplog.text.count("it has a wrong checksum") == 2
-
-
-def test_keys_differ_where_their_parts_do():
-    assert block_key("a", "b") != block_key("ab")
-    assert block_key("a", 1) != block_key("a", 2)
-    assert block_key("a", 1) == block_key("a", 1)
 
 
 def _work(folder, limit, seed):

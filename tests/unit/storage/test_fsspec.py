@@ -14,8 +14,6 @@ from http_store import http_store
 from midepoch.errors import MissingExtraError, StoreError
 from midepoch.storage import fsspec as fsspec_client
 from midepoch.storage.fsspec import (
-    FsspecClient,
-    FsspecHandle,
     change_number,
     version_of,
 )
@@ -97,44 +95,6 @@ def test_entries_of_all_kinds_yield_a_version_and_achange_number():
     assert version_of({"Last-Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}) == "Mon, 05 Jan 2026 10:00:00 GMT"
     assert change_number({"Last-Modified": "a"}) != change_number({"Last-Modified": "b"})
     assert version_of({"size": 3}) == ""
-
-
-def test_http_has_time_outs_and_a_least_speed_unless_the_user_sets_one():
-    client = FsspecClient("http", {})
-    assert client._system.client_kwargs["timeout"].sock_read == 30
-    given = FsspecClient("http", {"client_kwargs": {"timeout": "theirs"}})
-    assert given._system.client_kwargs["timeout"] == "theirs"
-
-
-class System:
-    """A file system of one object, which may be replaced."""
-
-    def __init__(self):
-        self.etag, self.asked = "a", []
-
-    def _strip_protocol(self, url):
-        return url
-
-    def invalidate_cache(self):
-        pass
-
-    def info(self, path):
-        self.asked.append("info")
-        return {"size": 1 << 30, "ETag": self.etag}
-
-    def cat_file(self, path, start, end, **options):
-        self.asked.append(options)
-        return bytes(end - start)
-
-
-def test_each_read_is_followed_by_a_look_at_the_version():
-    system = System()
-    handle = FsspecHandle(system, "x://y")
-    assert handle.read_at(10, 0).size == 10
-    assert system.asked == ["info", {}, "info"]
-    system.etag = "b"
-    with pytest.raises(OtherVersionError):
-        handle.read_at(1, 0)
 
 
 def test_a_web_server_whose_answers_do_not_say_their_version_is_asked_for_it_after_each_read():

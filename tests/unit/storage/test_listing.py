@@ -10,7 +10,6 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from midepoch.errors import NoDataError
-from midepoch.storage.listing import foreign_layout
 from objects import find, numbered, put, put_rows
 from worlds import ids, write_files
 
@@ -76,17 +75,6 @@ def test_the_tilde_is_the_home_folder(folder, monkeypatch):
 def test_relative_paths_and_absolute_ones_are_the_same_source(folder, monkeypatch):
     monkeypatch.chdir(folder.parent)
     assert find("data") == find(folder) == find(f"data{os.sep}") == find(Path("data/../data"))
-
-
-def test_names_are_relative_so_a_state_fits_a_moved_folder(folder, tmp_path):
-    dataset = me.read(folder)
-    rows = iter(dataset)
-    taken = [next(rows)["x"] for _ in range(12)]
-    state = dataset.state_dict()
-    folder.rename(tmp_path / "elsewhere")
-    moved = me.read(tmp_path / "elsewhere")
-    moved.load_state_dict(state)
-    assert taken + values(moved) == list(range(20))
 
 
 def test_a_linked_folder_is_read(folder, tmp_path):
@@ -229,9 +217,3 @@ def test_rows_beside_images_are_read(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"")
     (tmp_path / "chats.json").write_text('[{"image": "a.jpg"}]')
     assert list(me.read(tmp_path)) == [{"image": "a.jpg"}]
-
-
-def test_other_folders_are_not_recognised():
-    assert foreign_layout(["index.json", "a.json"]) is None
-    assert foreign_layout(["chunk-0-0.bin"]) is None
-    assert foreign_layout([]) is None

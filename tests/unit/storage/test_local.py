@@ -13,8 +13,6 @@ import pytest
 import midepoch as me
 from files import values, write_numbers
 from midepoch.errors import DataFormatError
-from midepoch.formats import arrow
-from midepoch.formats.base import Block
 from midepoch.storage import local
 from midepoch.storage.local import FileStamp, check_offsets, check_unchanged
 from objects import find
@@ -50,9 +48,6 @@ def folder(tmp_path):
     for number, kind in enumerate(["stream", "file", "stream"]):
         write_numbers(data / f"{number}.arrow", 20 * number, 20 * number + 20, kind)
     return data
-
-
-ALL = ["0.arrow", "1.arrow", "2.arrow"]
 
 
 def test_all_who_read_a_file_share_its_map(folder):
@@ -111,13 +106,6 @@ def test_sound_columns_of_all_kinds_pass():
     check_offsets(pa.record_batch([TEXT, NUMBERS], ["x", "x"]), ["x"])
 
 
-def test_text_that_is_not_utf8_is_left_to_those_who_decode_it():
-    column = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(struct.pack("<ii", 0, 1)), pa.py_buffer(b"\xff")]
-    )
-    check_offsets(pa.record_batch([column], ["x"]), ["x"])
-
-
 @pytest.fixture(params=["stream", "file"])
 def write(request, tmp_path):
     """Write two record batches, with bytes of the second one replaced."""
@@ -167,14 +155,3 @@ def test_rows_of_a_store_are_checked_too(write):
     fsspec.filesystem("memory").pipe("/checked/a.arrow", write(OFFSETS, BAD["beyond the values"]).read_bytes())
     with pytest.raises(me.DataFormatError, match=r"a\.arrow is broken at byte \d"):
         list(me.read("memory://checked/a.arrow"))
-
-
-def test_a_block_of_a_map_is_checked_once(write, monkeypatch):
-    checked = []
-    monkeypatch.setattr(arrow, "check_offsets", lambda data, names: checked.append(names))
-    path = str(write(OFFSETS, OFFSETS))
-    found = arrow.scan(path)
-    opened = arrow.ArrowBlocks(path, found.schema, found.schema)
-    for number in (1, 0, 1, 0):
-        opened.read(Block(number, *found.blocks[number]))
-    assert len(checked) == 2

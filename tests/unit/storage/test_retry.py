@@ -12,8 +12,7 @@ from obstore.exceptions import GenericError
 
 from midepoch.errors import StoreError
 from midepoch.storage.retry import REDACTED, RetryPolicy, ShortReadError, error_kind, redacted, with_retries
-from midepoch.storage.store import Store
-from objects import QUICK, SECRETS
+from objects import QUICK
 
 
 @pytest.mark.parametrize(
@@ -77,36 +76,6 @@ def test_an_object_that_fsspec_did_not_find_because_of_the_network_is_not_gone()
     assert not_found(TimeoutError()) == "temporary"
     assert not_found(KeyError("/x")) == "gone"  # how the store in memory says so
     assert not_found(None) == "gone"
-
-
-def test_temporary_errors_are_retried_and_others_raised_at_once(caplog):
-    caplog.set_level(logging.DEBUG)
-    store = Store("s3://bucket/x", SECRETS)
-    asked = itertools.count(1)
-
-    def action(error, times):
-        def act():
-            if next(asked) <= times:
-                raise error
-            return "there"
-
-        return act
-
-    def make_error(kind, text):
-        return StoreError(f"{kind}: {text}")
-
-    assert with_retries(action(ConnectionError("very/secret+value"), 2), make_error, store.redact, QUICK) == "there"
-    asked = itertools.count(1)
-    with pytest.raises(StoreError, match=r"temporary: ConnectionError: \*\*\* \(tried 3 times\)") as error:
-        with_retries(action(ConnectionError("AKIA12345"), 9), make_error, store.redact, QUICK)
-    assert error.value.__cause__ is None
-    assert error.value.__context__ is None
-    asked = itertools.count(1)
-    with pytest.raises(StoreError, match="denied: PermissionError: no"):
-        with_retries(action(PermissionError("no"), 9), make_error, store.redact, QUICK)
-    assert next(asked) == 2
-    assert "tried again" in caplog.text
-    assert not any(value in caplog.text for value in SECRETS.values())
 
 
 def test_the_first_retry_after_two_seconds_is_a_warning(monkeypatch, caplog):

@@ -96,13 +96,6 @@ def test_a_rank_that_gets_no_listing_lists_itself(group, listed, found_by, caplo
     assert len(listed) == 2, "one for itself, and one for all others"
 
 
-def test_other_stores_and_other_sources_share_nothing(group, listed, found_by, caplog):
-    url = put_rows()
-    found_by(0, url)
-    found_by(1, f"{url}/*.parquet")
-    assert "Rank 0 has shared no listing" in caplog.text
-
-
 def test_if_rank_0_cannot_list_the_others_try_at_once(group, found_by, caplog, monkeypatch):
     with pytest.raises(NoDataError):
         found_by(0, "memory://data")

@@ -8,7 +8,7 @@ import torch
 import midepoch as me
 from files import numbers, write
 from midepoch.testing import same
-from midepoch.values.convert import as_column, convert, convert_each, convert_values
+from midepoch.values.convert import convert, convert_each, convert_values
 
 
 @pytest.mark.parametrize("form", ["numpy", "torch"])
@@ -50,16 +50,6 @@ def test_items_that_are_not_dicts_can_be_batched_but_not_converted_to_arrow(tmp_
         list(me.read(path).map(lambda row: row["x"]).with_format("arrow"))
 
 
-@pytest.mark.parametrize("form", ["numpy", "torch", "arrow"])
-def test_with_format_after_and_before_batch_yield_the_same_batches(tmp_path, form):
-    columns = {"x": pa.array([1, 2, 3]), "m": pa.array([[1, 2], [3, 4], [5, 6]]), "s": pa.array(list("abc"))}
-    path = write(tmp_path / "a.arrow", pa.record_batch(columns))
-    after = list(me.read(path).batch(2).with_format(form))
-    before = list(me.read(path).with_format(form).batch(2))
-    for one, other in zip(after, before, strict=True):
-        assert same(one, other)
-
-
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
@@ -87,11 +77,3 @@ def test_each_value_converts_as_if_it_were_alone():
     assert [type(value) for value in convert_each(together, "numpy")] == [np.int64, type(None), np.float64, np.ndarray]
     assert same(convert_each(alone, "numpy"), np.array([1, 2]))
     assert convert_values({"a": np.array([1]), "b": "x"}, "python") == {"a": [1], "b": "x"}
-
-
-def test_arrow_columns_from_a_function_become_columns_of_the_form():
-    chunked = pa.chunked_array([[1, 2], [3]])
-    assert as_column(chunked, "python") == [1, 2, 3]
-    assert same(as_column(chunked, "numpy"), np.array([1, 2, 3]))
-    assert same(as_column(pa.array([1, 2]), "torch"), torch.tensor([1, 2]))
-    assert as_column(range(2), "numpy") == [0, 1]

@@ -9,33 +9,15 @@ import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import soundfile
 
 import midepoch as me
-from media import film
+from media import film, picture, tone
 from midepoch.storage.named_files import NamedFiles
 from midepoch.values import video as video_module
 from midepoch.values.features import Feature
 from midepoch.values.media import decoded, image
 
-SIZE = (5, 3)
-
-
-def picture(shade, kind="PNG", mode="RGB", **options):
-    """A small picture of one shade, as bytes."""
-    file = io.BytesIO()
-    colour = shade if mode == "L" else (shade, 0, 255)
-    made = PIL.Image.new(mode, SIZE, colour)
-    made.putpixel((0, 0), 0 if mode == "L" else (0, 0, 0))
-    made.save(file, kind, **options)
-    return file.getvalue()
-
-
-def tone(rate=8000, channels=1, kind="WAV"):
-    samples = np.linspace(-0.5, 0.5, 40, dtype=np.float32)
-    file = io.BytesIO()
-    soundfile.write(file, np.stack([samples] * channels, axis=1).squeeze(), rate, format=kind)
-    return file.getvalue()
+SIZE = (6, 4)
 
 
 def pixels(picture):

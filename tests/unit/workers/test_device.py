@@ -106,22 +106,6 @@ def test_the_state_counts_what_the_loop_received(dataset, workers, cut):
     assert received + [plain(row) for row in islice(resumed, 60 - cut)] == expected
 
 
-def fail_at_30(row):
-    if row["id"] == 30:
-        raise ValueError("this row is broken")
-    return long_and_short(row)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_was_made_before_an_error_is_delivered_before_it_is_raised(tmp_path, workers):
-    dataset = me.read(write_files(tmp_path / "data", [60])).map(fail_at_30)
-    loader, received = me.Loader(dataset, num_workers=workers, device="cpu"), []
-    with pytest.raises(ValueError, match="this row is broken"):
-        received.extend(int(row["short"]) for row in loader)
-    assert received == [*range(30)]
-    assert loader.state_dict()["turn"] == 30
-
-
 @dataclass(frozen=True)
 class Sample:
     pixels: torch.Tensor

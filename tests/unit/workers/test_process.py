@@ -1,13 +1,11 @@
 """What a worker runs: its items arrive in order and unchanged, and it is ahead as far as it may be."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midepoch.delivery.turns import Turns, one_by_one
-from midepoch.values.rows import RowItems, Rows
 from midepoch.workers import process
 from midepoch.workers.messages import MESSAGE_BYTES, read_message
 from midepoch.workers.process import Outbox
@@ -126,20 +124,3 @@ def test_an_item_that_took_long_is_sent_at_once_and_others_together(memory, monk
     assert len(main.places) == 1
     main.flush()
     assert len(main.places) == 2
-
-
-@pytest.mark.parametrize("size", [None, 1, 7])
-def test_rows_are_sent_as_columns_many_at_a_time(memory, size):
-    texts = [f"{number} " * 50 for number in range(2_000)]
-    batch = pa.RecordBatch.from_pydict({"id": range(2_000), "text": texts})
-    items = RowItems(Rows(batch), size)
-    cursors = np.arange(2 * len(items)).reshape(-1, 2)
-    main = Main(memory)
-    main.send(Turns(items, cursors))
-    main.flush()
-    counts = [items_in(memory, place) for place in main.places]
-    assert max(counts) <= process.MESSAGE_ITEMS
-    assert len(counts) == -(-len(items) // process.MESSAGE_ITEMS)
-    turns = main.rest()
-    assert [item for item, _ in turns] == list(items)
-    assert [cursor for _, cursor in turns] == list(map(tuple, cursors.tolist()))

@@ -110,32 +110,6 @@ def test_text_and_stated_types_together(tmp_path):
     assert values(me.read(tmp_path, columns=["x"])) == [0, 1, 2, None, None, 3]
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """How often a compressed file was begun."""
-    begun = []
-    whole = pa.CompressedInputStream
-
-    def note(file, codec):
-        begun.append(codec)
-        return whole(file, codec)
-
-    monkeypatch.setattr(records.pa, "CompressedInputStream", note)
-    return begun
-
-
-@pytest.mark.usefixtures("_small_blocks")
-def test_a_compressed_file_is_decompressed_once_a_pass(tmp_path, opened):
-    path = text_file(tmp_path / "a.jsonl.gz", ROWS, gzip.compress)
-    dataset = me.read(path)
-    assert len(dataset._plan.pipeline.source.index.view.block_starts) > 10
-    opened.clear()
-    assert list(dataset) == ROWS
-    assert opened == ["gzip"]
-    assert list(dataset) == ROWS
-    assert opened == ["gzip", "gzip"]
-
-
 def test_one_warning_says_that_compressed_files_cannot_seek_and_what_to_do(tmp_path, caplog):
     for name in "abc":
         text_file(tmp_path / f"{name}.jsonl.gz", ROWS, gzip.compress)

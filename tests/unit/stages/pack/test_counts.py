@@ -1,19 +1,15 @@
 """The packs of windows are planned once, and the numbers are shared through a file."""
 
 import os
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from multiprocessing import get_context
 
 import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch._common.checks import log_once
-from midepoch.dataset import Dataset, plan_of
+from midepoch.dataset import plan_of
 from midepoch.pipeline import surveyed
 from midepoch.pipeline.pipeline import PipelineLanes
-from midepoch.pipeline.surveyed import Job, count_ahead, count_windows
 from midepoch.sources.source import EpochCut
 from midepoch.stages.pack import counts as module
 from midepoch.stages.pack import windows
@@ -97,10 +93,6 @@ def packs(folder, *, kept=False, window=4, lanes=3, **options):
     return dataset if lanes is None else dataset.lanes(lanes)
 
 
-def on(dataset, ranks, rank):
-    return Dataset(replace(plan_of(dataset), ranks=ranks, rank=rank))
-
-
 @pytest.fixture
 def plans(monkeypatch):
     """How many windows are planned."""
@@ -140,23 +132,6 @@ def test_a_length_that_is_known_is_not_planned_again(folder, plans, kept):
     other.set_epoch(1)
     assert len(other) > 0
     assert plans
-
-
-def test_readers_plan_only_their_own_lanes(folder, plans):
-    expected = [repr(pack) for pack in packs(folder)]
-    windows = len(plans)
-    for file in plan_of(packs(folder)).pipeline.survey.folder.glob("*.counts"):
-        file.unlink()
-    plans.clear()
-    readers = [iter(on(packs(folder), 3, rank)) for rank in range(3)]
-    got = []
-    for turn in range(len(expected)):
-        got.append(repr(next(readers[turn % 3])))
-    assert got == expected
-    plans.clear()
-    reader = on(packs(folder), 3, 1)
-    assert [repr(pack) for pack in reader] == expected[1::3]
-    assert len(plans) <= windows // 3 + 1
 
 
 @pytest.mark.parametrize("change", [{"window": 5}, {"strategy": "first_fit"}, {"overlong": "drop"}, {"eos": 1}])
@@ -202,23 +177,6 @@ def test_many_packs_are_counted_in_parallel(folder, monkeypatch, plans, jobs, ke
 
 def refused(*_):
     raise PermissionError("read-only")
-
-
-def test_parts_of_a_mixture_are_counted_in_parallel(folder, jobs):
-    parts = [packs(folder, lanes=None), packs(folder, kept=True, lanes=None)]
-    mixed = me.mix(parts, weights=[2, 1], stop="all").lanes(2)
-    assert len(mixed) == len(list(mixed))
-    assert len(jobs) >= 4
-
-
-def test_jobs_can_run_in_other_processes(folder):
-    dataset = packs(folder, kept=False)
-    lanes = PipelineLanes(plan_of(dataset).pipeline, EpochCut(epoch=0, lanes=1))
-    with ProcessPoolExecutor(1, get_context("spawn")) as other:
-        result = other.submit(count_windows, lanes, Job(0, (0, 0), 15, 60)).result()
-    assert [start for start, _ in result] == list(range(0, 60, 4))
-    count_ahead(lanes)
-    assert sum(made for _, made in result) == lanes.counted(0, plan_of(dataset).pipeline.begin).total()
 
 
 def test_packs_without_a_survey_name_it_once(folder, caplog):

@@ -46,16 +46,6 @@ def test_C3_concatenate_and_cut(write):
     assert lists(packs, "position_ids") == [[0, 1, 2, 0, 1], [0, 1, 2, 3, 4], [0, 1, 0, 0, 1], [0, 1]]
 
 
-def test_C3_first_fit(write):
-    packs = list(write(table()).pack(6, strategy="first_fit"))
-    assert lists(packs) == [[1, 2, 3, 4, 5, 12], [6, 7, 8, 9, 10, 11], [13, 14, 15, 16, 17]]
-
-
-def test_C3_best_fit(write):
-    packs = list(write(table()).pack(6))
-    assert lists(packs) == [[1, 2, 3, 12, 13], [4, 5, 14, 15, 16, 17], [6, 7, 8, 9, 10, 11]]
-
-
 def test_C3_windows_are_packed_one_after_the_other(write):
     packs = list(write(table()).pack(6, window=2))
     assert lists(packs) == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11], [12], [13, 14, 15, 16, 17]]
@@ -165,11 +155,6 @@ def test_tokens_keep_their_type_and_labels_have_room_for_the_ignored(write, kind
     assert pack["tokens"].dtype == kind.value_type.to_pandas_dtype()
     assert pack["labels"][-1] == -100
     assert pack["labels"].dtype.kind == "i"
-
-
-def test_lists_of_one_length(write):
-    tokens = pa.FixedSizeListArray.from_arrays(pa.array(range(24), pa.int32()), 4)
-    assert lists(write(pa.table({"input_ids": tokens})).skip(1).pack(10, strategy="concat"))[0] == list(range(4, 14))
 
 
 def test_a_pack_is_memory_of_its_own(write):
@@ -372,27 +357,6 @@ def test_C1_other_columns_are_joined_in_the_order_of_a_packs_documents(write, st
         else:
             assert pack["pixel_values"] is None
     assert sorted(number for pack in packs for number in pack["id"]) == [0, 1, 3, 4, 5]
-
-
-def test_others_go_into_packs_however_rows_come(write):
-    rows = write(table(size=pa.array(range(6)), vector=pa.array([[n, n] for n in range(6)], pa.list_(pa.float32()))))
-    options = {"overlong": "alone", "others": "join", "strategy": "first_fit"}
-    straight = list(rows.pack(5, **options))
-    assert straight[0]["size"] == [0, 1]
-    assert straight[0]["vector"] == [[0, 0], [1, 1]], "lists stay lists"
-    assert straight[0]["text"] == ["text 0", "text 1"]
-    mapped = list(rows.map(lambda row: row).pack(5, **options))
-    for name in ("size", "vector", "text"):
-        assert [pack[name] for pack in mapped] == [pack[name] for pack in straight]
-    for form in ("numpy", "torch"):
-        runs = list(rows.with_format(form).pack(5, **options))
-        steps = list(rows.with_format(form).map(lambda row: row).pack(5, **options))
-        assert runs[0]["vector"].tolist() == [0, 0, 1, 1], "arrays are joined"
-        assert isinstance(runs[0]["vector"], np.ndarray if form == "numpy" else torch.Tensor)
-        assert lists(runs, "vector") == lists(steps, "vector")
-        assert [pack["text"] for pack in runs] == [pack["text"] for pack in steps]
-    arrow = list(rows.with_format("arrow").map(lambda row: row).pack(5, **options))
-    assert [pack["text"] for pack in arrow] == [pack["text"] for pack in straight]
 
 
 def test_masks_of_pixels_and_sounds_are_no_masks_of_tokens(write):

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from midepoch.stages.pack.packs import cumulative, ids_within
 from midepoch.stages.pack.padded import PaddedSpec, TokenBatches
-from midepoch.stages.pack.stream import cut
-from midepoch.stages.pack.windows import ASSIGN, pack
+from midepoch.stages.pack.windows import pack
 
 STRATEGIES = ["best_fit", "first_fit", "balanced"]
 many = settings(max_examples=200, deadline=None)
@@ -129,44 +127,6 @@ def test_C3_balanced_evens_out_the_cost_with_hardly_more_packs(median, sigma):
     even, tight = costs(lengths, "balanced"), costs(lengths, "best_fit")
     assert even.std() / even.mean() < 0.85 * tight.std() / tight.mean()
     assert len(even) <= 1.01 * len(tight)
-
-
-def test_what_is_inside_a_pack():
-    ends = cumulative(np.array([3, 1, 2]))
-    assert ends.tolist() == [0, 3, 4, 6]
-    positions, documents = ids_within(ends, 8)
-    assert positions.tolist() == [0, 1, 2, 0, 0, 1, 0, 0]
-    assert documents.tolist() == [0, 0, 0, 1, 2, 2, -1, -1]
-    assert {ends.dtype, positions.dtype, documents.dtype} == {np.dtype(np.int32)}
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_packs_that_are_cut_from_a_stream_apart_or_side_by_side(seed):
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, 9, rng.integers(1, 30))
-    stream = [(document, token) for document, size in enumerate(lengths.tolist()) for token in range(size)]
-    length = int(rng.integers(1, 12))
-    starts = np.arange(0, len(stream), length)[rng.random(-(-len(stream) // length)) < (0.5 if seed % 2 else 2)]
-    stops = np.minimum(starts + length, len(stream))
-    packs = cut(lengths, np.cumsum(lengths), starts, stops)
-    tokens = [
-        [(document, token) for document, *span in pieces for token in range(*span)] for pieces in pieces_of(packs)
-    ]
-    assert tokens == [stream[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-
-
-@pytest.mark.parametrize("strategy", [*ASSIGN])
-def test_some_packs_of_a_layout_and_some_pieces_of_these(strategy):
-    rng = np.random.default_rng(1)
-    packs = pack(rng.integers(0, 30, 60), length=20, strategy=strategy)
-    numbers = np.flatnonzero(rng.random(len(packs)) < 0.5)
-    chosen, whole = packs.select(numbers), pieces_of(packs)
-    assert pieces_of(chosen) == [whole[number] for number in numbers.tolist()]
-    assert chosen.owners.tolist() == [n for n, pieces in enumerate(pieces_of(chosen)) for _ in pieces]
-    kept = chosen.documents % 3 > 0
-    some = [[piece for piece in whole[number] if piece[0] % 3] for number in numbers.tolist()]
-    assert pieces_of(chosen.keep(kept)) == some
-    assert [] in some
 
 
 @many
