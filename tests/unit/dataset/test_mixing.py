@@ -1,6 +1,5 @@
 """mix(): what it refuses, and what may change between a checkpoint and the run that resumes from it."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 import midepoch as me
 from files import write as write_batches
 from midepoch.dataset import plan_of, with_plan
-from worlds import ids, is_kept, keep_even, plus_one, spread, table, write
+from worlds import ids, is_kept, keep_even, plus_one, spread, table, through_json, write
 
 APART = 1000
 SIZES = {"a": 40, "b": 30, "c": 20, "d": 12}
@@ -39,10 +38,6 @@ def part(folder):
 def of(part, numbers):
     """The rows of a part among others, in their order."""
     return [number for number in numbers if number // APART == FIRST[part] // APART]
-
-
-def through_json(state):
-    return json.loads(json.dumps(state))
 
 
 def resumed(dataset, state):

@@ -1,13 +1,12 @@
 """Digests of Loaders: predicted, kept through resumes and workers, checked, and unknown where they are."""
 
-import json
-
 import pytest
 
 import midepoch as me
 from counted import is_kept, write_files
 from midepoch.distributed import in_step
 from midepoch.workers import pool
+from worlds import through_json
 
 
 @pytest.fixture
@@ -18,10 +17,6 @@ def files(tmp_path):
 
 def double(row):
     return {"id": 2 * row["id"]}
-
-
-def through_json(state):
-    return json.loads(json.dumps(state))
 
 
 def received(loader, steps=None):

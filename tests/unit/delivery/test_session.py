@@ -7,8 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from midepoch.checkpoint.lanes import LanePosition
-from midepoch.checkpoint.state import ReaderProgress, State
-from midepoch.delivery.plan import session_from, settled
+from midepoch.checkpoint.state import State
+from midepoch.delivery.plan import session_from
 from midepoch.delivery.session import FileSession, Session
 from midepoch.errors import CheckpointMismatchError
 from simulation import MemoryWorld, memory_worlds, starts
@@ -120,13 +120,3 @@ def test_lanes_of_whole_files_have_owners_if_each_reader_has_as_many(readers, ah
     world = MemoryWorld(sizes=(4, 4))
     start = replace(world.start([LanePosition((0,), ahead), LanePosition((0,))]), mode="file")
     assert type(session_from(world.pipeline(), start, readers)) is kind
-
-
-def test_another_batch_size_counts_the_items_of_the_states_own():
-    """A state of batches of 3, in a pipeline of batches of 2, still counts batches of 3, the short last one too."""
-    then = MemoryWorld(sizes=(8,), batch=3)
-    pipeline = MemoryWorld(sizes=(8,), batch=2).pipeline()
-    for items, row in (((1, 1), 7), ((2, 1), 8)):
-        delivered = ReaderProgress(readers=2, workers=2, items=items)
-        state = replace(then.start([LanePosition((1,))]), reader_progress=delivered)
-        assert settled(pipeline, state).positions.expand() == [LanePosition((row,))]

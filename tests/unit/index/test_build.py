@@ -7,17 +7,20 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from socket import gethostname
+from types import SimpleNamespace
 
 import pytest
 
 import midepoch as me
 from files import values, write_numbers
 from midepoch._common import jobs as jobs_module
+from midepoch.errors import DataChangedError, DataFormatError, StoreError
 from midepoch.formats import scan_file
 from midepoch.index import build
 from midepoch.index.build import (
     ListedFile,
     ScanOptions,
+    StoredBlocks,
     _scan_group,
     open_index,
 )
@@ -151,3 +154,25 @@ def test_a_pickled_dataset_is_small_however_many_blocks_there_are(tmp_path, kept
     write_numbers(tmp_path / "many.arrow", 0, 4000)
     few, many = (pickle.dumps(me.read(tmp_path / name, index_dir=kept)) for name in ("few.arrow", "many.arrow"))
     assert len(many) <= len(few) + 20
+
+
+CHANGED = DataChangedError("the object was replaced")
+BROKEN = DataFormatError("not a file of this format")
+REFUSED = StoreError("403 Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("raised", "of_the_store", "shown"),
+    [(CHANGED, None, CHANGED), (BROKEN, CHANGED, CHANGED), (BROKEN, REFUSED, REFUSED), (BROKEN, None, BROKEN)],
+)
+def test_an_error_of_the_store_hides_that_of_a_format_and_a_replaced_object_loses_its_index(
+    raised, of_the_store, shown
+):
+    def opened():
+        raise raised
+
+    forgotten = []
+    with pytest.raises(type(shown)) as caught:
+        StoredBlocks(SimpleNamespace(failure=of_the_store), opened, lambda: forgotten.append(True))
+    assert caught.value is shown
+    assert bool(forgotten) == (shown is CHANGED)

@@ -6,22 +6,10 @@ import fsspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.orc
-import pyarrow.parquet as pq
 import pytest
 
 import midepoch as me
-
-
-def write(path, table):
-    if path.suffix == ".parquet":
-        pq.write_table(table, path, row_group_size=4)
-    elif path.suffix == ".orc":
-        pa.orc.write_table(table, str(path))
-    else:
-        with pa.ipc.new_file(str(path), table.schema) as file:
-            file.write_table(table, max_chunksize=4)
-    return path
-
+from worlds import SUFFIXES, write
 
 TABLES = [
     pa.table(
@@ -45,10 +33,10 @@ def expected(names):
     return whole.to_pylist()
 
 
-@pytest.fixture(params=["parquet", "arrow"])
+@pytest.fixture(params=["parquet", "file"])
 def folder(tmp_path, request):
     for number, table in enumerate(TABLES):
-        write(tmp_path / f"{number}.{request.param}", table)
+        write(tmp_path / f"{number}{SUFFIXES[request.param]}", table, request.param, 4)
     return tmp_path
 
 
@@ -116,7 +104,7 @@ def test_E7_in_a_store_in_orc_and_in_partitions(folder, tmp_path_factory):
     other = tmp_path_factory.mktemp("orc")
     for number, table in enumerate(TABLES):
         if number < 2:
-            write(other / f"{number}.orc", table)
+            write(other / f"{number}.orc", table, "orc", 4)
     assert [row["score"] for row in me.read(other, schema="union")] == [None] * 10 + [0.5] * 7
     hive = tmp_path_factory.mktemp("hive")
     for number, path in enumerate(sorted(folder.iterdir())):

@@ -1,14 +1,12 @@
 """Counted draws: mixtures that never end, and parts that end or are drawn from rarely."""
 
-from itertools import count, islice
+from itertools import islice
 
-import numpy as np
 import pytest
 
 import midepoch as me
 from midepoch.dataset import plan_of
 from midepoch.pipeline import draws
-from midepoch.pipeline.draws import DRAWS_AHEAD
 from midepoch.pipeline.pipeline import PipelineLanes
 from midepoch.sources.source import EpochCut
 from worlds import ids, write_files
@@ -63,21 +61,6 @@ def test_where_a_mixture_ends_does_not_depend_on_what_was_asked_before(build, st
         items, _ = counted(build(stop, inner_stop=stop))
         assert [items.has(number) for number in asked] == [number < total for number in asked]
         assert items.cursor(total) == counted(build(stop, inner_stop=stop))[0].cursor(total)
-
-
-def test_a_part_that_is_drawn_from_rarely_does_not_look_far_ahead(build):
-    items, opened = counted(build("never", weights=(500, 1)))
-    asked = []
-
-    def wanted():
-        for number in count():
-            asked.append(number)
-            yield np.arange(10 * number, 10 * number + 10)
-
-    flow = items.flow(opened, wanted()).as_single_items()
-    got = list(islice(flow, 2000))
-    assert len(got) == 2000
-    assert len(asked) < 200 + 3 * DRAWS_AHEAD, "the parts of a mixture in a mixture look ahead too"
 
 
 def is_first(row):
