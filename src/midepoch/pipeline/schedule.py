@@ -13,7 +13,7 @@ own, from its own beginning.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heappop, heappush
@@ -243,8 +243,13 @@ class WeightSchedule:
                 "WeightSchedule takes a dict of weights by the number of items, such as {0: [1, 1], 10_000: [3, 1]}, "
                 f"got {self.weights!r}."
             )
-        for items in self.weights:
+        for items, weights in self.weights.items():
             check_integer("A key of a WeightSchedule", items)
+            if isinstance(weights, str) or not isinstance(weights, Sized):
+                raise TypeError(
+                    f"A WeightSchedule needs a list or a dict of weights at every key, but at {items} it has "
+                    f"{weights!r}. Give one weight for each dataset."
+                )
         if 0 not in self.weights:
             raise ValueError(f"A WeightSchedule needs weights from item 0 on; its first key is {min(self.weights)}.")
         for items, weights in self.weights.items():

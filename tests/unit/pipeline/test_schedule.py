@@ -227,3 +227,9 @@ def test_weights_of_other_datasets_raise_where_the_schedule_is_made(later):
     me.WeightSchedule({0: {"a": 1, "b": 2}, 10: {"b": 1, "a": 1}})
     with pytest.raises(ValueError, match="other datasets from item 10 on"):
         me.WeightSchedule({0: {"a": 1, "b": 2}, 10: {"a": 1, "c": 1}})
+
+
+@pytest.mark.parametrize("weights", [3, "12", None])
+def test_the_weights_at_a_key_of_a_schedule_are_a_list_or_a_dict(weights):
+    with pytest.raises(TypeError, match=r"needs a list or a dict of weights at every key, but at 5 it has "):
+        me.WeightSchedule({0: [1, 1], 5: weights})
