@@ -134,11 +134,3 @@ def test_wrong_arguments_raise(dataset):
         assert_resumes(dataset, every=0)
     with pytest.raises(ValueError, match="needs at least one layout"):
         assert_elastic(dataset, [])
-
-
-def test_a_later_epoch_is_checked_too(tmp_path):
-    dataset = me.read(write_files(tmp_path / "data", [5, 7])).shuffle(1)
-    list(dataset)
-    assert dataset.epoch == 1
-    assert_resumes(dataset, every=4)
-    assert_elastic(dataset, [(2, 1), (1, 3)])

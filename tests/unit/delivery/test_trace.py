@@ -20,23 +20,6 @@ def ids(lines):
     return [first[line["file"]] + line["row"] for line in lines]
 
 
-def test_earlier_epochs_of_a_resized_run_are_traced_as_they_were_read(files):
-    dataset = me.read(files).shuffle(3).batch(2)
-    two = me.Loader(dataset.shard(2, 1), num_workers=0)
-    first = [plain(item["id"]) for item in two]
-    three = me.Loader(dataset.shard(3, 0), num_workers=0)
-    three.load_state_dict(two.state_dict())
-    second = [plain(item["id"]) for item in three]
-    one = me.Loader(dataset, num_workers=0)
-    one.load_state_dict(three.state_dict())
-    assert one.epoch == 2
-    for epoch, rank, received in ((0, 1, first), (1, 0, second)):
-        for step, rows in enumerate(received):
-            own = [line for line in one.trace(step, epoch=epoch).to_pylist() if line["rank"] == rank]
-            assert own == [] or ids(own) == rows
-    assert len(one.state_dict()["history"]) == 2
-
-
 def test_rows_of_items_that_are_not_counted_are_unknown_until_a_survey(files):
     dataset = me.read(files).filter(is_kept)
     for ask in (lambda loader: loader.trace(0), lambda loader: loader.find("0.arrow", 0)):

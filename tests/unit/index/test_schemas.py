@@ -32,11 +32,6 @@ def test_metadata_is_that_of_the_first_file():
     assert common_schema(schemas, None).metadata == {b"a": b"1"}
 
 
-def test_columns_that_are_not_read_may_differ():
-    schemas = [fixed(x="int64", y="string"), fixed("b.parquet", x="int64", y="double", z="bool")]
-    assert common_schema(schemas, ["x"]).names == ["x"]
-
-
 @pytest.mark.parametrize(
     ("one", "other", "common"),
     [

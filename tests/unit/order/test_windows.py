@@ -65,12 +65,6 @@ def test_windows_are_those_of_the_model(pieces, window, blocks, most_bytes):
     assert cut(rows, nbytes, shares, **sizes) == model(rows, nbytes, shares, **sizes)
 
 
-def test_a_million_blocks_have_windows_of_any_size():
-    starts, costs = np.arange(0, 1_000_001), PieceCosts(*np.ones((2, 1_000_000), np.int64))
-    assert len(windows_of_blocks(starts, costs, rows=1, blocks=0, most_bytes=9)) == 1_000_001
-    assert len(windows_of_blocks(starts, costs, rows=1, blocks=1, most_bytes=99)) == 31_251
-
-
 def test_windows_of_rows_are_runs_of_whole_pieces():
     assert windows_of_rows(np.arange(0, 101, 10), 25).tolist() == [0, 30, 50, 80, 100]
     assert windows_of_rows(np.array([0, 100, 105, 110]), 8).tolist() == [0, 100, 105, 110]

@@ -146,6 +146,15 @@ def test_null_floats_are_nan_and_null_times_nat(tmp_path):
     assert batch["d"][0] == np.datetime64("2020-02-27")
 
 
+@pytest.mark.parametrize("name", [name for name in SCALARS if name.startswith(("int", "uint", "float", "bool"))])
+def test_numbers_become_tensors_of_their_type(tmp_path, name):
+    arrow_type, plain = TYPES[name]
+    dataset = me.read(write(tmp_path / "a.data", table_of(arrow_type, plain))).with_format("torch")
+    (batch,) = dataset.batch(5)
+    assert (str(batch["v"].dtype), batch["v"].tolist()) == (f"torch.{name}", plain)
+    assert [(row["v"].shape, row["v"].item()) for row in dataset] == [((), value) for value in plain]
+
+
 def test_tensors_are_writable_and_independent_of_the_file(tmp_path):
     path = write(tmp_path / "a.arrow", pa.record_batch({"v": pa.array(range(8)), "m": pa.array([[1.0, 2.0]] * 8)}))
     before = path.read_bytes()

@@ -20,10 +20,6 @@ def test_numbers_and_their_slices_are_views_of_arrows_memory(name):
             assert view.ctypes.data == column.buffers()[1].address + start * view.itemsize
 
 
-def test_an_array_without_memory_is_empty():
-    assert numbers_of(pa.array([], pa.int16())).tolist() == []
-
-
 @pytest.mark.parametrize(
     "kind", ["int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64", "bool"]
 )
