@@ -28,6 +28,12 @@ def repeated(columns):
     return {"id": [number for number in columns["id"] for _ in range(number % 3)]}
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_the_last_batch_is_dropped_if_asked(single):
+    batches = items_of(outputs(Batch(size=4, drop_last=True), single=single))
+    assert [batch["id"] for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 def test_columns_must_have_one_length():
     with pytest.raises(ValueError, match=r"columns of different lengths: \{'id': 2, 'text': 3\}.*remove_columns"):
         items_of(outputs(mapping(lambda columns: {"id": [1, 2]})))
