@@ -176,3 +176,11 @@ def test_options_of_the_same_name_have_the_same_default():
     names = {name for function in doors.values() for name in inspect.signature(function).parameters}
     others = {"seed", "shard_id", "world_size", "ranks", "storage_opts", "index_folder", "cache_folder"}
     assert not names & others, "another name of an option that other doors have"
+
+
+@pytest.mark.parametrize(
+    "door", [me.StructuredDataset, me.StructuredDataset.create_dataloader, me.SimpleArrowIterableDataset]
+)
+def test_an_executor_reaches_what_scans_the_files(folder, door):
+    with pytest.raises(TypeError, match="executor is a int"):
+        door(folder, executor=4)

@@ -9,11 +9,13 @@ from files import write
 from midepoch.dataset import Dataset, from_source
 from midepoch.dataset.read import ReadOptions
 from midepoch.errors import DataFormatError
+from midepoch.formats import Block
 from midepoch.index.build import open_index
 from midepoch.index.filters import Where
 from midepoch.integrations.iceberg import (
     FIELD_ID,
     FieldIdIndex,
+    TableBlocks,
     TableColumns,
     fields_inside,
     id_of,
@@ -63,3 +65,25 @@ def test_a_type_that_does_not_fit_is_named(tmp_path):
 def ids(fields):
     """The ids of fields and of those inside of them."""
     return [(id_of(field), ids(fields_inside(field.type))) for field in fields]
+
+
+def test_slices_of_nested_columns_keep_their_rows_and_nulls():
+    inner = [field("x", pa.int32(), 3), field("y", pa.int32(), 4)]
+    values = [{"x": n, "y": -n} if n % 3 else None for n in range(10)]
+    lists = [[value] * (n % 4) if n % 5 else None for n, value in enumerate(values)]
+    own = field("l", pa.list_(pa.field("element", pa.struct(inner), metadata={FIELD_ID: "2"})), 1)
+    changed = [field("y", pa.int64(), 4), field("z", pa.int64(), 9), field("w", pa.int64(), 3)]
+    wanted = field("m", pa.large_list(pa.field("element", pa.struct(changed), metadata={FIELD_ID: "2"})), 1)
+
+    class Sliced:
+        def read(self, block):
+            return batch([own], lists).slice(2, 7)
+
+    read = TableBlocks(Sliced(), [own], pa.schema([wanted]), "file", TableColumns(schema=pa.schema([wanted]))).read(
+        Block(0, 0, 0, 7)
+    )
+    expected = [
+        None if one is None else [v and {"y": v["y"], "z": None, "w": v["x"]} for v in one] for one in lists[2:9]
+    ]
+    read.validate(full=True)
+    assert read["m"].to_pylist() == expected

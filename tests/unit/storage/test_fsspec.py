@@ -14,6 +14,7 @@ from http_store import http_store
 from midepoch.errors import MissingExtraError, StoreError
 from midepoch.storage import fsspec as fsspec_client
 from midepoch.storage.fsspec import (
+    FsspecHandle,
     change_number,
     version_of,
 )
@@ -233,3 +234,34 @@ def test_what_is_not_there(hub, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
     with pytest.raises(me.StoreError, match="The store does not answer for hf://datasets/org/name"):
         pinned("hf://datasets/org/name", {"endpoint": "http://127.0.0.1:1", "token": False})
+
+
+class System:
+    """A file system of one object, which may be replaced."""
+
+    def __init__(self):
+        self.etag, self.asked = "a", []
+
+    def _strip_protocol(self, url):
+        return url
+
+    def invalidate_cache(self):
+        pass
+
+    def info(self, path):
+        self.asked.append("info")
+        return {"size": 1 << 30, "ETag": self.etag}
+
+    def cat_file(self, path, start, end, **options):
+        self.asked.append(options)
+        return bytes(end - start)
+
+
+def test_each_read_is_followed_by_a_look_at_the_version():
+    system = System()
+    handle = FsspecHandle(system, "x://y")
+    assert handle.read_at(10, 0).size == 10
+    assert system.asked == ["info", {}, "info"]
+    system.etag = "b"
+    with pytest.raises(OtherVersionError):
+        handle.read_at(1, 0)

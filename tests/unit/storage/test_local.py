@@ -1,10 +1,8 @@
 """Local files: a changed one is noticed, maps are shared, and offsets are checked before values are read."""
 
-import gc
 import os
 import struct
 import sys
-from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -34,13 +32,6 @@ def test_check_unchanged_says_what_changed(tmp_path):
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc/self/maps")
 
 
-def maps_of(folder):
-    """The files below a folder that this process has mapped, once for each map."""
-    gc.collect()
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return sorted(Path(line.split(maxsplit=5)[5]).name for line in lines if f"{folder}/" in line)
-
-
 @pytest.fixture
 def folder(tmp_path):
     data = tmp_path / "data"
@@ -48,20 +39,6 @@ def folder(tmp_path):
     for number, kind in enumerate(["stream", "file", "stream"]):
         write_numbers(data / f"{number}.arrow", 20 * number, 20 * number + 20, kind)
     return data
-
-
-def test_all_who_read_a_file_share_its_map(folder):
-    dataset = me.read(folder)
-    others = [dataset, dataset.shuffle(seed=3, level="row"), dataset.select_columns(["x"]), me.read(folder).batch(7)]
-    readers = [iter(one) for one in others]
-    for _ in range(4):
-        for reader in readers:
-            next(reader)
-        found = maps_of(folder)
-        assert len(found) == len({*found})
-    for number, reader in enumerate(readers):
-        assert len(list(reader)) == (5 if number == 3 else 56)
-    assert maps_of(folder) == []
 
 
 def test_another_file_in_its_place_is_mapped_even_if_it_looks_the_same(folder):

@@ -1,8 +1,6 @@
 """Errors of clients: what they mean, what is tried again and when, and that no text shows a secret."""
 
-import itertools
 import json
-import logging
 from html import escape
 from types import SimpleNamespace
 from urllib.parse import quote, quote_plus
@@ -11,7 +9,7 @@ import pytest
 from obstore.exceptions import GenericError
 
 from midepoch.errors import StoreError
-from midepoch.storage.retry import REDACTED, RetryPolicy, ShortReadError, error_kind, redacted, with_retries
+from midepoch.storage.retry import REDACTED, ShortReadError, error_kind, redacted, with_retries
 from objects import QUICK
 
 
@@ -76,26 +74,6 @@ def test_an_object_that_fsspec_did_not_find_because_of_the_network_is_not_gone()
     assert not_found(TimeoutError()) == "temporary"
     assert not_found(KeyError("/x")) == "gone"  # how the store in memory says so
     assert not_found(None) == "gone"
-
-
-def test_the_first_retry_after_two_seconds_is_a_warning(monkeypatch, caplog):
-    clock = SimpleNamespace(now=10.0)
-    clock.monotonic = lambda: clock.now
-    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + 1)
-    monkeypatch.setattr("midepoch.storage.retry.time", clock)
-    caplog.set_level(logging.INFO, "midepoch")
-    seen = itertools.count(1)
-
-    def fails():
-        if next(seen) < 6:
-            raise ConnectionError("reset")
-        return "there"
-
-    def make_error(kind, text):
-        raise AssertionError(text)
-
-    assert with_retries(fails, make_error, str, RetryPolicy(attempts=8)) == "there"
-    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING", "INFO", "INFO"]
 
 
 @pytest.mark.parametrize(

@@ -43,25 +43,6 @@ def test_errors_name_the_classes_and_parameters_that_exist():
     assert not hasattr(label, "__wrapped__")
 
 
-def test_lists_and_structs_nest():
-    features = features_of(
-        schema_of(
-            {
-                "images": datasets.List(datasets.Image()),
-                "turns": datasets.List({"who": datasets.Value("string"), "image": datasets.Image(mode="RGB")}),
-                "meta": {"source": datasets.Value("string"), "_type": datasets.Value("string")},
-                "large": datasets.LargeList(datasets.Value("int32")),
-                "grid": datasets.Array2D((2, 3), "int8"),
-            }
-        )
-    )
-    assert features["images"].feature.kind == "Image"
-    assert features["turns"].feature["image"].mode == "RGB"
-    assert set(features["meta"]) == {"source", "_type"}
-    assert features["large"].feature.dtype == "int32"
-    assert features["grid"].shape == [2, 3]
-
-
 def test_features_of_older_releases_of_datasets():
     """A list of one, and a Sequence of a struct, which is stored as a struct of lists."""
     written = {
