@@ -99,7 +99,7 @@ def test_a_video_that_cannot_be_decoded_is_named(tmp_path):
 
     late = raised(dataset.map(lambda row: {"timestamp": row["timestamp"] + 1.5}), video="front", at="timestamp")
     assert "no frame at 2.05 s: it ends at 2 s. Correct the time" in late
-    assert "the file is videos/front/episode_000000.mp4. Restore it, or leave its row out" in late
+    assert "the file is videos/front/episode_000000.mp4. Restore it, or leave out the row" in late
     assert "row 11 of episode_000000.parquet" in late
     assert "is null" in raised(dataset.map(lambda _: {"timestamp": None}), video="front", at="timestamp")
     assert "no column 'back'. There are: episode_index" in raised(dataset, video="back", at="timestamp")

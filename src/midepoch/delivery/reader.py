@@ -209,8 +209,8 @@ def _warn_of_sharing(progress: Progress, opened: OpenSource, readers: int) -> No
     stride = readers // gcd(lanes, readers)
     costs = opened.decodes if session.pipeline.uniform else not session.counted
     if stride > 1 and progress.reader == 0 and costs:
+        does = "decode each block" if session.counted else f"process each lane and keep one item in {stride}"
         log_once(
-            f"{readers} readers share {count('lane', lanes)}, so {stride} of them process each lane and keep one item "
-            f"in {stride}. To avoid that, let the number of readers (ranks × workers) divide the number of lanes; "
-            ".lanes(n) fixes it for the next epoch."
+            f"{readers} readers share {count('lane', lanes)}, so {stride} of them {does}. To avoid that, "
+            "let the number of readers (ranks × workers) divide the number of lanes; .lanes(n) fixes it for the next epoch."
         )

@@ -84,7 +84,9 @@ class DecodeVideo:
                 taken = frames_of(file, **{"times" if self.at else "numbers": several})
         except Exception as error:
             if isinstance(path, str):
-                error.add_note(f"midepoch: the file is {path[:300]}. Restore it, or leave its row out by `without`.")
+                error.add_note(
+                    f"midepoch: the file is {path[:300]}. Restore it, or leave out the row named below by `without`."
+                )
             raise
         return taken[0] if is_single else taken
 

@@ -128,7 +128,7 @@ def test_a_broken_changed_or_missing_image_is_named(folder):
     path.write_bytes(b"no image")
     with pytest.raises(Exception, match="cannot identify") as caught:
         list(me.image_folder(folder))
-    assert any("the file is cat/1.JPEG. Restore it, or leave its row out" in note for note in caught.value.__notes__)
+    assert any("the file is cat/1.JPEG. Restore it, or leave out the row" in note for note in caught.value.__notes__)
     assert any("at row 1 of cat" in note for note in caught.value.__notes__)
     left = me.image_folder(folder).without([("cat", 1)])
     assert len(list(left)) == sum(CLASSES.values()) - 1
