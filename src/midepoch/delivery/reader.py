@@ -212,5 +212,6 @@ def _warn_of_sharing(progress: Progress, opened: OpenSource, readers: int) -> No
         does = "decode each block" if session.counted else f"process each lane and keep one item in {stride}"
         log_once(
             f"{readers} readers share {count('lane', lanes)}, so {stride} of them {does}. To avoid that, "
-            "let the number of readers (ranks × workers) divide the number of lanes; .lanes(n) fixes it for the next epoch."
+            "let the number of readers (ranks × workers) divide the number of lanes; .lanes(n) fixes it for the next "
+            "epoch."
         )

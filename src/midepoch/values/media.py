@@ -166,7 +166,7 @@ class Decode:
             except Exception as error:
                 if isinstance(row[name], Mapping) and isinstance(path := row[name].get("path"), str):
                     error.add_note(
-                        f"midepoch: the file is {path[:300]}. Restore it, or leave out the row named below by `without`."
+                        f"midepoch: the file is {path[:300]}. Restore it, or leave out the row below by `without`."
                     )
                 raise
         return made

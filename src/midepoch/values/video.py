@@ -85,7 +85,7 @@ class DecodeVideo:
         except Exception as error:
             if isinstance(path, str):
                 error.add_note(
-                    f"midepoch: the file is {path[:300]}. Restore it, or leave out the row named below by `without`."
+                    f"midepoch: the file is {path[:300]}. Restore it, or leave out the row below by `without`."
                 )
             raise
         return taken[0] if is_single else taken
