@@ -67,23 +67,15 @@ def ids(fields):
     return [(id_of(field), ids(fields_inside(field.type))) for field in fields]
 
 
-def test_slices_of_nested_columns_keep_their_rows_and_nulls():
-    inner = [field("x", pa.int32(), 3), field("y", pa.int32(), 4)]
-    values = [{"x": n, "y": -n} if n % 3 else None for n in range(10)]
-    lists = [[value] * (n % 4) if n % 5 else None for n, value in enumerate(values)]
-    own = field("l", pa.list_(pa.field("element", pa.struct(inner), metadata={FIELD_ID: "2"})), 1)
-    changed = [field("y", pa.int64(), 4), field("z", pa.int64(), 9), field("w", pa.int64(), 3)]
-    wanted = field("m", pa.large_list(pa.field("element", pa.struct(changed), metadata={FIELD_ID: "2"})), 1)
+def test_slices_of_maps_keep_their_rows_and_nulls():
+    def of(kind):
+        key = pa.field("key", pa.string(), nullable=False, metadata={FIELD_ID: "2"})
+        return field("m", pa.map_(key, field("value", kind, 3)), 1)
 
     class Sliced:
         def read(self, block):
-            return batch([own], lists).slice(2, 7)
+            return batch([of(pa.int32())], [[("a", n)] if n % 3 else None for n in range(9)]).slice(2, 5)
 
-    read = TableBlocks(Sliced(), [own], pa.schema([wanted]), "file", TableColumns(schema=pa.schema([wanted]))).read(
-        Block(0, 0, 0, 7)
-    )
-    expected = [
-        None if one is None else [v and {"y": v["y"], "z": None, "w": v["x"]} for v in one] for one in lists[2:9]
-    ]
-    read.validate(full=True)
-    assert read["m"].to_pylist() == expected
+    wanted = pa.schema([of(pa.int64())])
+    read = TableBlocks(Sliced(), [of(pa.int32())], wanted, "file", TableColumns(schema=wanted)).read(Block(0, 0, 0, 5))
+    assert read["m"].to_pylist() == [[("a", n)] if n % 3 else None for n in range(2, 7)]
