@@ -176,6 +176,8 @@ def test_batches_of_padded_packs_are_stacked_and_of_others_lists_always(write):
     tensors = next(iter(me.Loader(dataset.pack(5).with_format("torch"), batch_size=2)))
     assert all(isinstance(one, torch.Tensor) for column in tensors.values() for one in column)
     assert all(isinstance(column, list) for column in tensors.values())
+    alone = next(iter(dataset.pack(5, pad=0, overlong="alone").batch(2)))
+    assert isinstance(alone["input_ids"], list)
     stream = next(iter(dataset.pack(5, strategy="concat").batch(2)))
     assert stream["input_ids"].shape == (2, 5)
     assert isinstance(stream["cu_seqlens"], list)
