@@ -73,7 +73,7 @@ class CheckpointMismatchError(MidepochError, ValueError):
 
     @classmethod
     def damaged(cls, reason: str) -> Self:
-        """The error for a state that no run can have saved."""
+        """The error for a state that no run can have saved; ``reason`` says why."""
         return cls(f"The state is damaged: {reason}. Load an earlier checkpoint.")
 
 

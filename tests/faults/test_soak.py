@@ -23,7 +23,7 @@ def soak(*options):
 
 
 def test_F14_random_kills_stalls_and_resizes_lose_and_repeat_no_row():
-    code, said = soak("--seed", 2, "--legs", 8)
+    code, said = soak("--seed", 2, "--legs", 6)
     assert code == 0, said
     assert said.count("lost 0, repeated 0") >= 2, said
     assert "rank killed" in said

@@ -189,7 +189,7 @@ def run(dataset, legs, state=None, items=()):
 LEGS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 5)), min_size=1, max_size=4)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(build=datasets(), legs=LEGS, lanes=st.integers(1, 4))
 def test_F6_F7_metrics_are_the_sums_of_what_was_delivered_at_every_cut(folders, build, legs, lanes):
     dataset = build(folders).lanes(lanes)

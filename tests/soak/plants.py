@@ -29,14 +29,9 @@ def _restarted_worker_starts_one_turn_late() -> None:
 
 
 def _states_count_an_item_too_many() -> None:
-    right = Progress._turns_of_current.fget
+    right = Progress.turns_taken.fget
     assert right is not None
-
-    def wrong(self: Progress) -> int:
-        turns: int = right(self)
-        return turns if self._current is None else min(turns + 1, len(self._current.items))
-
-    Progress._turns_of_current = property(wrong)  # type: ignore[assignment, method-assign]
+    Progress.turns_taken = property(lambda self: right(self) + (self._current is not None))  # type: ignore
 
 
 def _states_are_those_of_the_checkpoint_before() -> None:
