@@ -40,7 +40,7 @@ NOT_SLICED = (
 """Types whose rows cannot be copied out of a map without reading more of their record batch."""
 
 
-class Message(NamedTuple):
+class IpcMessage(NamedTuple):
     """One message of a stream: ``length`` covers header and body."""
 
     kind: int
@@ -74,7 +74,7 @@ class ArrowBlocks:
     def __init__(self, path: Location, own: pa.Schema, wanted: pa.Schema) -> None:
         self._path, self._wanted = path, wanted
         with open_file(path) as file:
-            first = next(_messages(file, path, file.size()), Message(SCHEMA, 0, 0, 0))
+            first = next(_messages(file, path, file.size()), IpcMessage(SCHEMA, 0, 0, 0))
         self._is_file = first.offset > 0
         self._map = _mapped(path) if isinstance(path, str) else None
         self.schema = _parse_schema(self._bytes(first.offset, first.length), path)
@@ -118,7 +118,7 @@ class ArrowBlocks:
         return pa.ipc.open_file(open_file(self._path))
 
     @cached_property
-    def _preamble(self) -> list[Message]:
+    def _preamble(self) -> list[IpcMessage]:
         with open_file(self._path) as file:
             messages = _messages(file, self._path, file.size())
             return [message for message in messages if message.kind in (SCHEMA, DICTIONARY)]
@@ -140,7 +140,7 @@ def _decode_names(fields: Sequence[pa.Field]) -> None:
         _decode_names([field.type.field(number) for number in range(field.type.num_fields)])
 
 
-def _check_rows(path: Location, batches: Sequence[Message], schema: pa.Schema) -> None:
+def _check_rows(path: Location, batches: Sequence[IpcMessage], schema: pa.Schema) -> None:
     """Raise if a record batch says that it has more rows than its bytes can hold: what counts rows believes it."""
     if not any(pa.types.is_primitive(field.type) or pa.types.is_string(field.type) for field in schema):
         return
@@ -171,7 +171,7 @@ def _holds(kind: pa.DataType, kinds: Sequence[Callable[[pa.DataType], bool]]) ->
     return any(is_kind(stored) for is_kind in kinds) or any(_holds(one, kinds) for one in inside)
 
 
-def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Message]:
+def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[IpcMessage]:
     is_file = file.read_at(len(FILE_MAGIC), 0) == FILE_MAGIC
     if is_file and (size < 16 or file.read_at(len(FILE_MAGIC), size - len(FILE_MAGIC)) != FILE_MAGIC):
         raise _truncated(path, size)
@@ -198,7 +198,7 @@ def _messages(file: pa.NativeFile, path: Location, size: int) -> Iterator[Messag
         length = PREFIX + metadata + body
         if offset + length > size:
             raise _truncated(path, size)
-        yield Message(kind, offset, length, rows, is_compressed)
+        yield IpcMessage(kind, offset, length, rows, is_compressed)
         offset += length
 
 

@@ -45,7 +45,7 @@ TEXTS = {"str": None, "str_int": "Integer", "str_decimal": "Decimal", "json": "J
 """Lists of bytes, bytes and texts, with the features by which ``Dataset.decode`` knows what they hold."""
 
 
-class Column(NamedTuple):
+class Encoded(NamedTuple):
     """A column of a shard: the bytes of each value, if all have as many, and what is fixed of the arrays in it."""
 
     name: str
@@ -59,7 +59,7 @@ class Head(NamedTuple):
     """What stands before the samples."""
 
     offsets: I64
-    columns: list[Column]
+    columns: list[Encoded]
     first: bytes
     """The first sample."""
 
@@ -141,7 +141,7 @@ def _head(path: Location, limit: int | None = None) -> Head:
         return Head(offsets, columns, _exactly(stream, int(offsets[1] - offsets[0])) if count else b"")
 
 
-def _column(path: Location, name: str, encoding: str, size: int | None) -> Column:
+def _column(path: Location, name: str, encoding: str, size: int | None) -> Encoded:
     kind, _, details = encoding.partition(":")
     dtype, _, axes = details.partition(":")
     if kind != "ndarray" or dtype not in ("", *CODES.values()):
@@ -152,15 +152,15 @@ def _column(path: Location, name: str, encoding: str, size: int | None) -> Colum
                 f"ndarray and {', '.join(sorted(known))}. Write the shards again with one of these."
             )
         dtype = NUMBERS.get(encoding, "")
-        column = Column(name, encoding, size, dtype or None, ())
+        column = Encoded(name, encoding, size, dtype or None, ())
     else:
-        column = Column(name, kind, size, dtype or None, tuple(map(int, axes.split(","))) if axes else None)
+        column = Encoded(name, kind, size, dtype or None, tuple(map(int, axes.split(","))) if axes else None)
     if size != (np.dtype(dtype).itemsize * prod(column.shape) if dtype and column.shape is not None else None):
         raise ValueError(f"the values of {name!r} ({encoding}) cannot have {size} bytes")
     return column
 
 
-def _values(columns: Sequence[Column], data: bytes, offsets: I64) -> Iterator[list[memoryview]]:
+def _values(columns: Sequence[Encoded], data: bytes, offsets: I64) -> Iterator[list[memoryview]]:
     """The bytes of the values of each sample."""
     view, sizes = memoryview(data), struct.Struct(f"<{sum(column.size is None for column in columns)}I")
     for begin, end in pairwise(offsets.tolist()):
@@ -172,7 +172,7 @@ def _values(columns: Sequence[Column], data: bytes, offsets: I64) -> Iterator[li
         yield [view[first:last] for first, last in pairwise(bounds)]
 
 
-def _field(column: Column, value: memoryview) -> pa.Field:
+def _field(column: Encoded, value: memoryview) -> pa.Field:
     """The Arrow column of a column. The first value says what is not fixed of the arrays in it."""
     name, encoding = column.name, column.encoding
     if encoding == "ndarray":
@@ -192,7 +192,7 @@ def _field(column: Column, value: memoryview) -> pa.Field:
     return pa.field(name, kind, metadata={FEATURE: json.dumps(feature)} if feature["_type"] else None)
 
 
-def _array(column: Column, values: Sequence[memoryview], kind: pa.DataType) -> pa.Array:
+def _array(column: Encoded, values: Sequence[memoryview], kind: pa.DataType) -> pa.Array:
     """The Arrow array of the values of a column."""
     if column.encoding in NUMBERS:
         return pa.array(np.frombuffer(b"".join(values), NUMBERS[column.encoding]))
@@ -214,7 +214,7 @@ def _array(column: Column, values: Sequence[memoryview], kind: pa.DataType) -> p
     return array
 
 
-def _shaped(column: Column, value: memoryview) -> tuple[str, tuple[int, ...], memoryview]:
+def _shaped(column: Encoded, value: memoryview) -> tuple[str, tuple[int, ...], memoryview]:
     """The type, the shape and the values of an array, of which what is not fixed stands in front of them."""
     dtype, shape = column.dtype, column.shape
     if dtype is None:

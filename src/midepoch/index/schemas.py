@@ -39,7 +39,7 @@ class FileSchema(NamedTuple):
     schema: pa.Schema
 
 
-class Column(NamedTuple):
+class MergedColumn(NamedTuple):
     """A column as merged so far, and the schema that decided its type."""
 
     field: pa.Field
@@ -74,11 +74,11 @@ def common_schema(schemas: Sequence[FileSchema], columns: Sequence[str] | None, 
     for one in schemas:
         _check_names(one, None if union else columns)
     wanted = None if columns is None else {*columns}
-    merged: dict[str, Column] = {}
+    merged: dict[str, MergedColumn] = {}
     for one in sorted(schemas, key=lambda one: STRICTEST_FIRST.index(one.types)):
         for field in one.schema:
             if wanted is None or field.name in wanted:
-                column = Column(field, one)
+                column = MergedColumn(field, one)
                 merged[field.name] = _merge(merged[field.name], column) if field.name in merged else column
     for one in schemas:
         own = {*one.schema.names}
@@ -98,7 +98,7 @@ def common_schema(schemas: Sequence[FileSchema], columns: Sequence[str] | None, 
     return pa.schema([_readable(merged[name]) for name in names], schemas[0].schema.metadata)
 
 
-def _readable(column: Column) -> pa.Field:
+def _readable(column: MergedColumn) -> pa.Field:
     field = column.field
     return field.with_type(with_items(field.type)) if column.owner.types == "values" else field
 
@@ -128,7 +128,7 @@ def hive_advice(file: str, column: str) -> str:
     return f" Its folder is named {column}=…: pass partitioning='hive' to read that as a column." if is_key else ""
 
 
-def _merge(one: Column, other: Column) -> Column:
+def _merge(one: MergedColumn, other: MergedColumn) -> MergedColumn:
     """The column that holds the values of both. Its owner is the one whose types are stricter."""
     strict, loose = sorted((one, other), key=lambda column: STRICTEST_FIRST.index(column.owner.types))
     strict_type, loose_type = strict.field.type, loose.field.type
@@ -140,16 +140,16 @@ def _merge(one: Column, other: Column) -> Column:
     if common is None or (not may_widen and not common.equals(strict_type)):
         raise _mismatch(one, other)
     is_loose = common.equals(loose_type) and strict.owner.types == loose.owner.types
-    return Column(strict.field.with_type(common), loose.owner if is_loose else strict.owner)
+    return MergedColumn(strict.field.with_type(common), loose.owner if is_loose else strict.owner)
 
 
-def _common_type(strict: Column, loose: Column) -> pa.DataType | None:
+def _common_type(strict: MergedColumn, loose: MergedColumn) -> pa.DataType | None:
     common = wider_type(strict.field.type, loose.field.type)
     as_strings = strict.owner.types == "text" or pa.types.is_string(strict.field.type)
     return pa.string() if common is None and loose.owner.types == "text" and as_strings else common
 
 
-def _mismatch(one: Column, other: Column) -> SchemaMismatchError:
+def _mismatch(one: MergedColumn, other: MergedColumn) -> SchemaMismatchError:
     return SchemaMismatchError(
         f"The column {one.field.name!r} is {one.field.type} in {one.owner.name} and {other.field.type} in "
         f"{other.owner.name}. Write one of them again with the type of the other, or pass columns= without it."
