@@ -481,7 +481,7 @@ class LaneRows:
         Those of the first step are requested at once, the others are added to what is ``requested``.
         """
         missing = [block for block in step.blocks if block not in self._needed]
-        fitting = missing if step is self._planned[0] else self._fitting(step, missing, waits=not requested)
+        fitting = missing if step is self._planned[0] else self._fitting(step, missing, requested)
         requested += fitting
         if step is self._planned[0]:
             self._opened.request(requested)
@@ -494,12 +494,12 @@ class LaneRows:
                 self._needed[block] = max(used if is_used else end, self._needed[block])
         return len(fitting) == len(missing)
 
-    def _fitting(self, step: Step, missing: list[HeldBlock], *, waits: bool) -> list[HeldBlock]:
+    def _fitting(self, step: Step, missing: list[HeldBlock], requested: list[HeldBlock]) -> list[HeldBlock]:
         """The first blocks that may be read ahead now. One more than the first step needs always may.
 
         The next window of a shuffle is read ahead if it fits the bytes of one window together with this one. The first
-        ``waits`` until there is room for a whole group of neighbours, so that they are fetched together, or until less
-        than half of what may be read ahead is held.
+        of what is ``requested`` together waits until there is room for a whole group of neighbours, or until less than
+        half of what may be read ahead is held. Then whole groups are requested, so that no block is fetched alone.
         """
         opened, now = self._opened, set(self._planned[0].blocks)
         if opened.nothing_ahead:
@@ -509,8 +509,12 @@ class LaneRows:
         room = opened.bytes_ahead - ahead
         if opened.window_bytes and step.window <= self._planned[0].window + 1:
             room = max(room, opened.window_bytes - held)
-        if ahead and waits and room < min(opened.growth * opened.group_bytes, opened.bytes_ahead // 2):
+        group = opened.growth * opened.group_bytes
+        if ahead and not requested and room < min(group, opened.bytes_ahead // 2):
             return []
+        together = sum(block.nbytes for block in requested)
+        if ahead > together and room + together >= group > 0:
+            room -= (room + together) % group
         fitting = int((np.cumsum([opened.expected_bytes(block.number) for block in missing]) <= room).sum())
         fitting = min(fitting, max(0, STEP_BLOCKS - sum(not block.is_done for block in self._needed)))
         return missing[: max(fitting, 0 if ahead else 1)]
