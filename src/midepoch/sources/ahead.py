@@ -509,7 +509,7 @@ class LaneRows:
         room = opened.bytes_ahead - ahead
         if opened.window_bytes and step.window <= self._planned[0].window + 1:
             room = max(room, opened.window_bytes - held)
-        group = opened.growth * opened.group_bytes
+        group = int(opened.growth * opened.group_bytes)
         if ahead and not requested and room < min(group, opened.bytes_ahead // 2):
             return []
         together = sum(block.nbytes for block in requested)
