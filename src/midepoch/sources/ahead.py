@@ -499,7 +499,7 @@ class LaneRows:
 
         The next window of a shuffle is read ahead if it fits the bytes of one window together with this one. The first
         of what is ``requested`` together waits until there is room for a whole group of neighbours, or until less than
-        half of what may be read ahead is held. Then whole groups are requested, so that no block is fetched alone.
+        half of what may be read ahead is held. Then whole groups are requested: no small block is fetched alone.
         """
         opened, now = self._opened, set(self._planned[0].blocks)
         if opened.nothing_ahead:
@@ -513,7 +513,8 @@ class LaneRows:
         if ahead and not requested and room < min(group, opened.bytes_ahead // 2):
             return []
         together = sum(block.nbytes for block in requested)
-        if ahead > together and room + together >= group > 0:
+        are_small = 2 * max((block.nbytes for block in missing), default=0) <= group  # so that they share requests
+        if are_small and ahead > together and room + together >= group > 0:
             room -= (room + together) % group
         fitting = int((np.cumsum([opened.expected_bytes(block.number) for block in missing]) <= room).sum())
         fitting = min(fitting, max(0, STEP_BLOCKS - sum(not block.is_done for block in self._needed)))

@@ -3,10 +3,13 @@
 import logging
 from itertools import islice
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import midepoch as me
 from midepoch._common.checks import log_once
 from midepoch.delivery.reader import take_turns
 from midepoch.delivery.turns import one_by_one
@@ -90,3 +93,10 @@ def test_the_first_reader_warns_if_shared_lanes_cost_work(caplog, world, readers
     readers_in_all = readers * workers
     assert messages[0].startswith(f"{readers_in_all} readers share 2 lanes, so {shared_by} of them process each lane")
     assert ".lanes(n)" in messages[0]
+
+
+def test_readers_of_counted_items_decode_the_blocks_of_shared_lanes(caplog, tmp_path):
+    log_once.cache_clear()
+    pq.write_table(pa.table({"id": range(40)}), tmp_path / "a.parquet", row_group_size=10)
+    next(iter(me.read(tmp_path / "a.parquet").lanes(2).shard(3, 0)))
+    assert "3 readers share 2 lanes, so 3 of them decode each block" in caplog.text
